@@ -15,9 +15,7 @@ from tests.support.fake_cuda import GPU, FakeCuda
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
-    fake = FakeCuda(monkeypatch)
-    fake._names = iter(["side"])
-    return fake
+    return FakeCuda(monkeypatch, "side")
 
 
 def test_copies_come_after_what_they_are_of_and_waves_do_not_wait_for_them(cuda: FakeCuda) -> None:

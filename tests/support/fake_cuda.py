@@ -16,7 +16,7 @@ COPY_MILLISECONDS = 7.0
 
 
 class FakeCuda:
-    """Stands in for ``torch.cuda``; streams are named in the order in which they are made, ``compute`` is there.
+    """Stands in for ``torch.cuda``; ``streams`` are named in the order in which they are made, ``compute`` is there.
 
     Attributes:
         calls: what was asked for, with the stream that it was queued on.
@@ -25,12 +25,12 @@ class FakeCuda:
         used: the devices that threads were told to use.
     """
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, *streams: str) -> None:
         self.calls: list[tuple[str, str]] = []
         self.now = 0.0
         self.ended = False
         self.used: list[torch.device] = []
-        self._names = iter(("arriving", "leaving"))
+        self._names = iter(streams or ("arriving", "leaving"))
         self._compute = _Stream(self, "compute")
         self._current = self._compute
         patch.setattr(torch.cuda, "Stream", lambda device: _Stream(self, next(self._names)))

@@ -40,7 +40,7 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor in host memory; a GPU's is there once what is queued on the current stream is done."""
     if tensor.device.type != "cuda":
         return tensor.cpu()
-    return _page_locked_like(tensor).copy_(tensor, non_blocking=True)
+    return _copy_out(tensor)
 
 
 def use_device(device: torch.device | None) -> None:
@@ -134,7 +134,7 @@ class CudaDevice:
         copies = {}
         with torch.cuda.stream(self._leaving):
             for name, tensor in computed.items():
-                copies[name] = _page_locked_like(tensor).copy_(tensor, non_blocking=True)
+                copies[name] = _copy_out(tensor)
                 tensor.record_stream(self._leaving)
         return copies, CudaWave(begun, ended, moment(self._leaving))
 
@@ -144,6 +144,10 @@ def moment(stream: torch.cuda.Stream) -> torch.cuda.Event:
     event = torch.cuda.Event(enable_timing=True)
     event.record(stream)
     return event
+
+
+def _copy_out(tensor: torch.Tensor) -> torch.Tensor:
+    return _page_locked_like(tensor).copy_(tensor, non_blocking=True)
 
 
 def _page_locked_like(like: torch.Tensor) -> torch.Tensor:

@@ -15,9 +15,7 @@ from tests.support.fake_cuda import GPU, FakeCuda
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
-    fake = FakeCuda(monkeypatch)
-    fake._names = iter(["copies"])
-    return fake
+    return FakeCuda(monkeypatch, "copies")
 
 
 def test_copies_are_queued_beside_the_waves_and_touch_blocks_after_those_before_them(cuda: FakeCuda) -> None:

@@ -13,9 +13,7 @@ from contextlib import contextmanager
 import torch
 
 from wavepp_worker.model.cuda_device import await_event, moment, use_device
-
-MAX_SECONDS = 300.0
-"""The longest that the host waits for copies, and for the waves before them."""
+from wavepp_worker.model.side_stream import MAX_SECONDS
 
 
 class CopyStream:

@@ -140,6 +140,7 @@ class TierStore:
             self._validate(move)
         if not moves:
             return []
+        self._pinned = 0
         self._note_touched(moves)
         lost: dict[tuple[int, Tier, int], Move] = {}
         with self._stream.run():
@@ -241,7 +242,6 @@ class TierStore:
             raise ValueError(f"{move} stays on its tier")
 
     def _note_touched(self, moves: Sequence[Move]) -> None:
-        self._pinned = 0
         for move in moves if self._stream.beside else ():
             for tier, slot in (move.source, move.target):
                 if tier != Tier.DISK:
