@@ -61,6 +61,17 @@ def is_gated_silu(module: Any) -> bool:
     return computes_as(module, llama.LlamaMLP) and isinstance(module.act_fn, nn.SiLU | SiLUActivation)
 
 
+def rotates_as_llama(attention: Any) -> bool:
+    """Whether a module is attention that is known, and rotates queries and keys as Llama's does."""
+    rotary = getattr(sys.modules[type(attention).__module__], "apply_rotary_pos_emb", None)
+    half = getattr(sys.modules[type(attention).__module__], "rotate_half", None)
+    return (
+        any(computes_as(attention, each) for each in ATTENTIONS)
+        and same_code(rotary, llama.apply_rotary_pos_emb)
+        and same_code(half, llama.rotate_half)
+    )
+
+
 def fuse_attention(attention: nn.Module, window: int | None, *, trimmed: bool = False) -> bool:
     """Rotary embedding and KV write of a layer whose attention reads the pools in place.
 
@@ -71,13 +82,7 @@ def fuse_attention(attention: nn.Module, window: int | None, *, trimmed: bool = 
     Returns:
         Whether it is one that is known.
     """
-    rotary = getattr(sys.modules[type(attention).__module__], "apply_rotary_pos_emb", None)
-    half = getattr(sys.modules[type(attention).__module__], "rotate_half", None)
-    known = (
-        any(computes_as(attention, each) for each in ATTENTIONS)
-        and same_code(rotary, llama.apply_rotary_pos_emb)
-        and same_code(half, llama.rotate_half)
-    )
+    known = rotates_as_llama(attention)
     if known:
         attention.forward = partial(_attend, attention, window, trimmed)
     return known

@@ -18,8 +18,10 @@ from wavepp_worker.model.architecture import Outline, model_caches, model_class,
 from wavepp_worker.model.attention import ATTENTION
 from wavepp_worker.model.checkpoint import read_json, require_model_dir
 from wavepp_worker.model.flashinfer_attention import FlashInfer, find_flashinfer
+from wavepp_worker.model.flashinfer_rotary import find_rotary
 from wavepp_worker.model.fused_decoder_layers import fuse_decoder_layers
 from wavepp_worker.model.fused_modules import fuse_attention, fuse_elementwise
+from wavepp_worker.model.gpu_modules import fuse_on_gpu, launches
 from wavepp_worker.model.heads import Heads
 from wavepp_worker.model.indexed_attention import PagedIndexer
 from wavepp_worker.model.last_layer import can_be_trimmed, trim
@@ -119,6 +121,12 @@ def load_torch_stage(
     if flashinfer is not None and not flashinfer.taken:
         flashinfer = None
     fuse_elementwise(model)
+    if launches(model.device):
+        windows = {i: parts.windows[i] for i in layers if caches[i].per_token}
+        rotated = fuse_on_gpu(model, windows, find_rotary(model.device, model.dtype))
+        logger.info(
+            "FlashInfer's kernel rotates queries and keys in %d of %d layers", len(rotated), len(layers)
+        )
     if trimmed:
         trim(last)
     if kv_dtype == "fp8":

@@ -1,0 +1,64 @@
+"""FlashInfer's rotary embedding as its documentation and its checks have it, over CPU tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from wavepp_worker.model import flashinfer_rotary, native_library, torch_loader
+from wavepp_worker.model.flashinfer_rotary import FlashInferRotary
+from wavepp_worker.model.stage_loader import load_stage
+
+
+class Rotary:
+    """Attributes: ``calls``, and whether it takes its ``pairs`` side by side, which is another embedding."""
+
+    def __init__(self, pairs: bool = False) -> None:
+        self.calls = 0
+        self.pairs = pairs
+
+    def apply(
+        self,
+        positions: torch.Tensor,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        head_size: int,
+        cos_sin_cache: torch.Tensor,
+        is_neox: bool = True,
+    ) -> None:
+        self.calls += 1
+        assert positions.dtype in (torch.int32, torch.int64)
+        assert cos_sin_cache.dtype is torch.float32
+        assert positions.is_contiguous()
+        assert cos_sin_cache.is_contiguous()
+        assert query.dtype is key.dtype
+        assert len(query) == len(key) == len(positions)
+        cos, sin = cos_sin_cache[positions.long()].unsqueeze(1).chunk(2, -1)
+        for each in (query, key):
+            heads = each.view(len(each), -1, head_size)
+            x = heads.float()
+            apart = (
+                x.unflatten(-1, (-1, 2)).transpose(-1, -2)
+                if self.pairs or not is_neox
+                else x.unflatten(-1, (2, -1))
+            )
+            a, b = apart.unbind(-2)
+            heads.copy_(torch.cat([a * cos - b * sin, b * cos + a * sin], -1))
+
+
+def rotary(patch: pytest.MonkeyPatch, fake: Rotary, dtype: torch.dtype = torch.float32) -> FlashInferRotary:
+    """The kernel's place in a stage, with small heads allowed."""
+    patch.setattr(flashinfer_rotary, "_DIMS", (8, 16, 64))
+    return FlashInferRotary(torch.device("cpu"), dtype, fake.apply)
+
+
+def load_as_on_gpu(
+    patch: pytest.MonkeyPatch, found: FlashInferRotary | None, *model: Any, **options: Any
+) -> Any:
+    """A stage as the loader makes it where operations are launches, on the CPU and without this project's kernels."""
+    with pytest.MonkeyPatch.context() as inner:
+        inner.setattr(native_library, "library", lambda: None)
+        inner.setattr(torch_loader, "launches", lambda device: True)
+        inner.setattr(torch_loader, "find_rotary", lambda *_: found)
+        return load_stage(*model, **options)
