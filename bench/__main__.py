@@ -26,6 +26,7 @@ COMMANDS = {
     "bench.order": "who is served first when the prefixes do not all fit, and what that brings",
     "bench.host_cost": "what a short request costs the host, and whether memory grows over many of them",
     "bench.profile": "where the time of a wave goes in every stage, beside what a core of this machine can do",
+    "bench.partition --model DIR": "how a model's layers are best divided over stages here, by timing one of each kind",
     "bench.decode_steps": "how long a decode worker's step takes on a CPU, by requests and by tokens before them",
     "bench.vllm": "this engine beside vLLM's CPU build, on the same cores",
     "bench.gpu": "this engine on one GPU, beside its rate of matrix products and plain transformers",
