@@ -25,7 +25,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 # Tests wait for other processes half of their time. Files keep their order, so that the long ones come early.
 THREE_AT_A_TIME := -n 3 --no-loadscope-reorder
-COMPILED := setup.py $(wildcard components/wavepp_worker/model/kernels/*)
+COMPILED := setup.py $(wildcard components/wavepp_worker/model/cpu/kernels/*)
 PIP := python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 INSTALL := $(BIN)/$(PIP)
 OTHER := .venv-dynamo-$(DYNAMO)

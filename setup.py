@@ -6,9 +6,9 @@ from setuptools import Extension, find_packages, setup
 
 # Without a compiler they are left out: torch's kernels then do their work.
 kernels = Extension(
-    "wavepp_worker.model._kernels",
+    "wavepp_worker.model.cpu._kernels",
     sources=[
-        f"components/wavepp_worker/model/kernels/{name}.cpp"
+        f"components/wavepp_worker/model/cpu/kernels/{name}.cpp"
         for name in (
             "instructions",
             *("paged_attention", "attention_bfloat16", "attention_bfloat16_few", "attention_float"),
@@ -20,7 +20,7 @@ kernels = Extension(
         )
     ],
     depends=[
-        f"components/wavepp_worker/model/kernels/{name}.h"
+        f"components/wavepp_worker/model/cpu/kernels/{name}.h"
         for name in (
             "attention_bfloat16",
             "attention_bfloat16_rows",

@@ -19,7 +19,7 @@ import numpy as np
 import typer
 from rich.console import Console
 from wavepp_worker import EngineConfig, PrefillEngine
-from wavepp_worker.model.timed_model import Link, TimedModel, write_timed_model
+from wavepp_worker.model.timed.timed_model import Link, TimedModel, write_timed_model
 
 from bench.common.closed_loop import send_all
 from bench.common.origin import origin_now

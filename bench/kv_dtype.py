@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 from transformers import AutoTokenizer
-from wavepp_worker.model.demo_model import ensure_demo_model
+from wavepp_worker.model.files.demo_model import ensure_demo_model
 from wavepp_worker.model.model_shape import read_model_shape
 from wavepp_worker.model.stage import Chunk
 from wavepp_worker.model.stage_loader import load_stage

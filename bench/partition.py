@@ -24,7 +24,7 @@ import typer
 from rich.console import Console
 from wavepp_worker.compute_threads import with_short_spins
 from wavepp_worker.errors import WaveppError
-from wavepp_worker.model.layer_cache import SHARED_INDEX
+from wavepp_worker.model.kv.layer_cache import SHARED_INDEX
 from wavepp_worker.model.model_info import ModelInfo, read_model_info
 from wavepp_worker.model.partition import check_partition, partition_layers
 from wavepp_worker.model.stage import Activations, Chunk, ChunkState, StageModel

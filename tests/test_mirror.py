@@ -66,10 +66,10 @@ SEVERAL_MODULES = {
     "intake/test_soak.py": Together("five hundred jobs while all that runs them is killed at random"),
     "dynamo/test_guided_answers.py": Together("answers to random schemas by a worker with real engines"),
     "model/test_fp8_kv.py": Together("what a stage keeps in FP8, and what it computes of that"),
-    "model/test_flashinfer_attention.py": Together(
-        "kernels that have to prove themselves", ("model/paged_kernel_check.py",)
+    "model/gpu/test_flashinfer_attention.py": Together(
+        "kernels that have to prove themselves", ("model/gpu/paged_kernel_check.py",)
     ),
-    "model/test_grammar_judge.py": Together("grammars of strangers", ("model/grammar_judge_process.py",)),
+    "model/grammar/test_judge.py": Together("grammars of strangers", ("model/grammar/judge_process.py",)),
     "serve/test_replicas.py": Together("processes beside those of the start", ("serve/process.py",)),
     "serve/test_scaler.py": Together(
         "the launcher with Dynamo's own coordinator", ("serve/planner_link.py",)

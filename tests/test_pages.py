@@ -22,7 +22,7 @@ from wavepp_worker.dynamo.flags import Parser
 from wavepp_worker.dynamo.frontend import FrontendArgs
 from wavepp_worker.dynamo.metrics import METRIC_PREFIX
 from wavepp_worker.log_form import FORMAT_VARIABLE
-from wavepp_worker.model import device
+from wavepp_worker.model.device import placement
 from wavepp_worker.serve import cli as serve
 from wavepp_worker.serve.control import CONTROLS
 from wavepp_worker.serve.former_launcher import OPTIONS
@@ -135,7 +135,7 @@ def test_dynamo_serve_takes_what_pages_give_it(
     monkeypatch.chdir(ROOT)
     adapter = make_adapter(tmp_path / "adapter", tiny_llama)
     gpus = next((each.count(",") + 1 for each in command.variables if "CUDA_VISIBLE" in each), 0)
-    monkeypatch.setattr(device, "gpu_count", lambda: gpus)
+    monkeypatch.setattr(placement, "gpu_count", lambda: gpus)
     for variable in (
         *command.variables,
         f"ETCD_ENDPOINTS=http://127.0.0.1:{listener.getsockname()[1]}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wavepp_worker.model.timed_model import TimedModel, context_attended
+from wavepp_worker.model.timed.timed_model import TimedModel, context_attended
 
 from bench.common.bounds import fewest_seconds
 from bench.common.systems import WAVE_TOKENS, stage_cost

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wavepp_worker.model.timed_model import TimedModel
+from wavepp_worker.model.timed.timed_model import TimedModel
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 
 from bench.bursts.bounds import TOKEN_BYTES, bound_seconds, least_computed

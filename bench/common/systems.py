@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from wavepp_worker.model.timed_model import TimedModel, read_timed_model, write_timed_model
+from wavepp_worker.model.timed.timed_model import TimedModel, read_timed_model, write_timed_model
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 
 WAVE_TOKENS = 16_384

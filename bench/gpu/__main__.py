@@ -26,7 +26,7 @@ import transformers
 import typer
 from wavepp_worker import EngineConfig, PrefillEngine, token_ids
 from wavepp_worker.errors import ConfigError, WaveppError
-from wavepp_worker.model.device import check_device
+from wavepp_worker.model.device.placement import check_device
 
 from bench.common.closed_loop import HEARTBEAT, send_all
 from bench.common.origin import origin_now

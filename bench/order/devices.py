@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from wavepp_worker.model.timed_model import read_timed_model, write_timed_model
+from wavepp_worker.model.timed.timed_model import read_timed_model, write_timed_model
 
 from bench.common.systems import MODELS_DIR, SYSTEMS, WAVE_TOKENS
 

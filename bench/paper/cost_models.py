@@ -27,7 +27,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
-from wavepp_worker.model.timed_model import Link, TimedModel, write_timed_model
+from wavepp_worker.model.timed.timed_model import Link, TimedModel, write_timed_model
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 
 from bench.common.bounds import bound

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
-from wavepp_worker.model import native_library
-from wavepp_worker.model.fused_decoder_layers import FusedDecoderLayers
-from wavepp_worker.model.native_linear import MOST_FEW
+from wavepp_worker.model.cpu import native_library
+from wavepp_worker.model.cpu.fused_decoder_layers import FusedDecoderLayers
+from wavepp_worker.model.cpu.native_linear import MOST_FEW
 from wavepp_worker.model.stage import Chunk
 from wavepp_worker.model.stage_loader import load_stage
 

@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from wavepp_worker import EngineConfig
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.model.window_pool import least_pool, window_pool
+from wavepp_worker.model.kv.window_pool import least_pool, window_pool
 
 from bench.common.prompts import Prompts
 from bench.common.systems import write_model_dir

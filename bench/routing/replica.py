@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import msgspec
-from wavepp_worker.model.demo_model import ensure_demo_model
-from wavepp_worker.model.timed_model import write_timed_model
+from wavepp_worker.model.files.demo_model import ensure_demo_model
+from wavepp_worker.model.timed.timed_model import write_timed_model
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 
 from bench.common.systems import read_system_model, stage_cost

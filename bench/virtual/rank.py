@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.model.timed_model import TimedModel
-from wavepp_worker.model.virtual_device import Ending, Queue
+from wavepp_worker.model.timed.timed_model import TimedModel
+from wavepp_worker.model.timed.virtual_device import Ending, Queue
 from wavepp_worker.runtime.protocol.message import Message, encode
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.protocol.waves import WaveHeader

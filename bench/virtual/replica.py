@@ -17,7 +17,7 @@ from pathlib import Path
 from wavepp_worker import EngineConfig
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.model.model_info import read_model_info
-from wavepp_worker.model.timed_model import read_timed_model
+from wavepp_worker.model.timed.timed_model import read_timed_model
 from wavepp_worker.runtime.admission.round_planner import RoundPlanner, make_round_planner
 from wavepp_worker.runtime.client.rank_configs import rank_configs
 from wavepp_worker.runtime.protocol.lane_events import LaneAdmitted, LaneMessage

@@ -130,7 +130,7 @@ def prefill(
     Progress is on standard error; a summary is the last line of standard output, or of standard error where that has
     the results. Leaves with 1 if a prompt failed, with 130 or 143 if it was interrupted.
     """
-    from wavepp_worker.model.demo_model import ensure_demo_model
+    from wavepp_worker.model.files.demo_model import ensure_demo_model
     from wavepp_worker.model.model_shape import read_model_shape
     from wavepp_worker.runtime.client.prompt_lines import STANDARD, open_prompts, read_prompt
     from wavepp_worker.runtime.client.result_lines import open_results

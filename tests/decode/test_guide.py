@@ -18,10 +18,10 @@ from wavepp_worker.decode import guide as guides_module
 from wavepp_worker.decode.guide import Guide, Guides
 from wavepp_worker.decode.guide_turns import GuideTurns
 from wavepp_worker.errors import InvalidRequest, WaveppError
-from wavepp_worker.model.grammar import Grammar
-from wavepp_worker.model.grammar_compiler import GrammarCompiler
-from wavepp_worker.model.grammar_judge import GrammarJudge
-from wavepp_worker.model.grammar_matcher import GrammarMatcher
+from wavepp_worker.model.grammar.compiler import GrammarCompiler
+from wavepp_worker.model.grammar.grammar import Grammar
+from wavepp_worker.model.grammar.judge import GrammarJudge
+from wavepp_worker.model.grammar.matcher import GrammarMatcher
 
 from tests.support.guided import SlowMatcher, Tokens
 from tests.support.tiny_models import VOCABULARY

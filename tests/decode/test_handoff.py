@@ -19,7 +19,7 @@ from wavepp_worker.decode.engine_io import DecodeRequest
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.handoff.transport import make_source
-from wavepp_worker.model.grammar import Grammar
+from wavepp_worker.model.grammar.grammar import Grammar
 from wavepp_worker.model.sampling import sample
 from wavepp_worker.model.sampling_params import SamplingParams
 

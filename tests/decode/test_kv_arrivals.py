@@ -19,7 +19,7 @@ from wavepp_worker.errors import HandoffError, InvalidRequest, WaveppError
 from wavepp_worker.handoff.decode.received import Moments, Received
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.liveness.watchdog import Watched
-from wavepp_worker.model.grammar import Grammar
+from wavepp_worker.model.grammar.grammar import Grammar
 from wavepp_worker.model.sampled_token import SampledToken
 
 from tests.support.decode_bench import Collector

@@ -9,7 +9,7 @@ import torch
 from wavepp_worker.decode.batch import Batch
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.scheduler import Scheduler
-from wavepp_worker.model.grammar import Grammar
+from wavepp_worker.model.grammar.grammar import Grammar
 
 from tests.support.decoding_requests import decoding
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from wavepp_worker.dynamo.chat_template import ChatTemplate
-from wavepp_worker.model.chat_template import MessageWriter
+from wavepp_worker.model.files.chat_template import MessageWriter
 
 SOURCE = """{{ bos_token }}{% for message in messages %}
 {% if message['role'] == 'system' %}{{ raise_exception('no system messages') }}{% endif %}

@@ -17,7 +17,7 @@ from wavepp_worker.dynamo.chat_template import ChatTemplate
 from wavepp_worker.dynamo.frontend import tls_context
 from wavepp_worker.dynamo.frontend_proxy import FrontendProxy
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.chat_template import MessageWriter
+from wavepp_worker.model.files.chat_template import MessageWriter
 
 from tests.support.certificates import loopback_certificates
 from tests.support.proxied_frontend import proxy_before

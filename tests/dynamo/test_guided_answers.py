@@ -14,8 +14,8 @@ import pytest
 from dynamo._core import Context
 from dynamo.llm.exceptions import InvalidArgument
 from wavepp_worker.dynamo.agg import AggWorker
-from wavepp_worker.model.grammar import Grammar
-from wavepp_worker.model.grammar_compiler import GrammarCompiler
+from wavepp_worker.model.grammar.compiler import GrammarCompiler
+from wavepp_worker.model.grammar.grammar import Grammar
 
 from tests.support.dynamo_workers import collect, reasons, tokens
 from tests.support.guided import Tokens

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from wavepp_worker.dynamo.guided_body import wanted_grammars
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.model.grammar import Grammar
+from wavepp_worker.model.grammar.grammar import Grammar
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 TEXT = json.dumps(SCHEMA)

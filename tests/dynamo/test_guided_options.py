@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from wavepp_worker.dynamo.guided_options import read_guided_decoding
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.model.grammar import Grammar
+from wavepp_worker.model.grammar.grammar import Grammar
 
 NOTHING = dict.fromkeys(
     ("json", "regex", "choice", "grammar", "backend", "whitespace_pattern", "structural_tag")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from wavepp_worker import token_ids
 from wavepp_worker.dynamo.request_parser import RequestLimits, parse_request
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.model.grammar import Grammar
+from wavepp_worker.model.grammar.grammar import Grammar
 from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.runtime.protocol.requests import PrefillRequest, check_types
 

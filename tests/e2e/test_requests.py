@@ -134,7 +134,7 @@ def test_a_good_schema_is_answered_although_a_judge_of_schemas_died_before(
 
     assert choose("one") == f"one{number:d}"
     judges = [
-        pid for pid in graph.running.pids() if "wavepp_worker.model.grammar_judge_process" in command(pid)
+        pid for pid in graph.running.pids() if "wavepp_worker.model.grammar.judge_process" in command(pid)
     ]
     assert judges
     for pid in judges:

@@ -121,6 +121,6 @@ def resident_bytes(pid: int) -> int:
 
 def _judges_grammars(pid: int) -> bool:
     try:
-        return b"wavepp_worker.model.grammar_judge_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"wavepp_worker.model.grammar.judge_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False

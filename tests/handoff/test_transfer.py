@@ -18,8 +18,8 @@ from wavepp_worker.handoff.decode.receiver import KVReceiver
 from wavepp_worker.handoff.offer import Offer
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.handoff.transport import make_source
-from wavepp_worker.model.layer_cache import CachedTensor, LayerCache
-from wavepp_worker.model.paged_kv import TorchPagedKV
+from wavepp_worker.model.kv.layer_cache import CachedTensor, LayerCache
+from wavepp_worker.model.kv.paged_kv import TorchPagedKV
 
 from tests.support.handoff_sides import FIRST, HOST, MODEL, SECRET, room_of
 from tests.support.kept_tensors import kept

@@ -30,7 +30,7 @@ from wavepp_worker.intake.intake import Intake
 from wavepp_worker.intake.messages import Job, JobFailure, Running
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.prefill_queue import PrefillQueue
-from wavepp_worker.model.text_tokenizer import TextTokenizer
+from wavepp_worker.model.files.text_tokenizer import TextTokenizer
 from wavepp_worker.runtime.client.request_maker import RequestMaker
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult

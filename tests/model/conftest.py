@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from wavepp_worker.model import native_library
+from wavepp_worker.model.cpu import native_library
 from wavepp_worker.model.stage import StageModel
 from wavepp_worker.model.stage_loader import load_stage
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.inspection import inspect_model
-from wavepp_worker.model.layer_cache import INDEXED, CachedTensor, LayerCache, in_fp8, token_bytes
+from wavepp_worker.model.kv.layer_cache import INDEXED, CachedTensor, LayerCache, in_fp8, token_bytes
 from wavepp_worker.model.model_shape import read_model_shape
 from wavepp_worker.model.stage import Chunk
 from wavepp_worker.model.stage_loader import load_stage

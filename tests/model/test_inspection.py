@@ -10,9 +10,9 @@ import torch
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model import dtype_choice
 from wavepp_worker.model.inspection import inspect_model
+from wavepp_worker.model.kv.window_pool import window_pool
 from wavepp_worker.model.stage_loader import load_stage
-from wavepp_worker.model.timed_model import write_timed_model
-from wavepp_worker.model.window_pool import window_pool
+from wavepp_worker.model.timed.timed_model import write_timed_model
 
 from tests.support.model_files import edit_json
 from tests.support.timed_models import timed_model

@@ -13,13 +13,13 @@ from torch import nn
 from transformers import Gemma2Config, LlamaConfig
 from transformers.models.gemma2.modeling_gemma2 import Gemma2DecoderLayer
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
-from wavepp_worker.model.fused_decoder_layers import FusedDecoderLayers
+from wavepp_worker.model.cpu.fused_decoder_layers import FusedDecoderLayers
+from wavepp_worker.model.kv.wave_layout import WaveLayout
 from wavepp_worker.model.last_layer import can_be_trimmed
 from wavepp_worker.model.layer_calls import layers_noted
 from wavepp_worker.model.stage import Chunk
 from wavepp_worker.model.stage_loader import load_stage
 from wavepp_worker.model.torch_stage import TorchStage
-from wavepp_worker.model.wave_layout import WaveLayout
 
 FAMILIES = ["llama", "mistral", "qwen3_moe", "deepseek_v3", "gemma2"]
 """The last computes in another way, and for all tokens."""

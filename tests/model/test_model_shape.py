@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.layer_cache import layer_caches
+from wavepp_worker.model.kv.layer_cache import layer_caches
 from wavepp_worker.model.model_info import read_model_info
 from wavepp_worker.model.model_shape import (
     ModelShape,

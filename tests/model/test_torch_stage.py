@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from wavepp_worker.errors import ConfigError, WaveppError
-from wavepp_worker.model import attention
+from wavepp_worker.model.attention import interface
 from wavepp_worker.model.stage import Chunk
 from wavepp_worker.model.stage_loader import load_stage
 
@@ -61,9 +61,9 @@ def test_decode_is_one_attention_call_a_layer(
         pipe.admit(request, 9)
         pipe.run([(request, 0, tokens[:8], False)])
     calls = []
-    attend = attention.F.scaled_dot_product_attention
+    attend = interface.F.scaled_dot_product_attention
     monkeypatch.setattr(
-        attention.F,
+        interface.F,
         "scaled_dot_product_attention",
         lambda q, *args, **kwargs: calls.append(len(q)) or attend(q, *args, **kwargs),
     )

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.demo_model import NAME
+from wavepp_worker.model.files.demo_model import NAME
+from wavepp_worker.model.files.user_cache import cache_root
 from wavepp_worker.model.model_shape import read_model_shape
-from wavepp_worker.model.user_cache import cache_root
 from wavepp_worker.serve import Graph, Service, flag_check
 from wavepp_worker.serve.config_sources import read_file
 from wavepp_worker.serve.graph import resolve

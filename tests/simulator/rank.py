@@ -12,7 +12,7 @@ from wavepp_worker.block_keys import SECRET_BYTES, BlockKeyMaker, BlockKeys
 from wavepp_worker.cache.moves import Tier
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.model.virtual_device import Ending
+from wavepp_worker.model.timed.virtual_device import Ending
 from wavepp_worker.runtime.protocol.message import Message
 from wavepp_worker.runtime.protocol.waves import WaveHeader
 from wavepp_worker.runtime.rank.device_queue import DeviceQueue

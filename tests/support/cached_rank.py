@@ -11,10 +11,10 @@ import torch
 from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.results import Materialised
-from wavepp_worker.model.layer_cache import keeping_everything
+from wavepp_worker.model.kv.layer_cache import keeping_everything
+from wavepp_worker.model.kv.window_pool import window_pool
 from wavepp_worker.model.stage import Chunk, ChunkState, StageOutput
 from wavepp_worker.model.torch_stage import TorchStage
-from wavepp_worker.model.window_pool import window_pool
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.rank.build import window_memories
 from wavepp_worker.runtime.tiers.tier_store import open_tiers

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.model.window_memory import WindowMemory
+from wavepp_worker.model.kv.window_memory import WindowMemory
 from wavepp_worker.runtime.protocol.waves import Span
 from wavepp_worker.runtime.state.request_table import LocalRequest
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
-from wavepp_worker.model import cuda_device
+from wavepp_worker.model.device import cuda_device
 from wavepp_worker.runtime.tiers import tier_store
 
 GPU = torch.device("cuda:0")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from wavepp_worker.handoff.kv_source import Settled
 from wavepp_worker.handoff.prefill.held_kv import HeldKv
-from wavepp_worker.model.side_stream import SideStream
+from wavepp_worker.model.device.side_stream import SideStream
 
 from tests.support.deferred_blocks import DeferredBlocks, Found, Place, complete, partly, state
 from tests.support.deferred_gpu import GPU

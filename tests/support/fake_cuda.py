@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from wavepp_worker.model import cuda_device
+from wavepp_worker.model.device import cuda_device
 
 GPU = torch.device("cuda:0")
 COPY_MILLISECONDS = 7.0

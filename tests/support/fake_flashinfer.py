@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from wavepp_worker.model import flashinfer_attention, flashinfer_plans
-from wavepp_worker.model.flashinfer_attention import FlashInfer
-from wavepp_worker.model.flashinfer_latent import FlashInferLatent
+from wavepp_worker.model.gpu import flashinfer_attention, flashinfer_plans
+from wavepp_worker.model.gpu.flashinfer_attention import FlashInfer
+from wavepp_worker.model.gpu.flashinfer_latent import FlashInferLatent
 
 
 class Behind:

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from wavepp_worker.model import flashinfer_rotary, native_library, torch_loader
-from wavepp_worker.model.flashinfer_rotary import FlashInferRotary
+from wavepp_worker.model import torch_loader
+from wavepp_worker.model.cpu import native_library
+from wavepp_worker.model.gpu import flashinfer_rotary
+from wavepp_worker.model.gpu.flashinfer_rotary import FlashInferRotary
 from wavepp_worker.model.stage_loader import load_stage
 
 

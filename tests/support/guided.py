@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer
-from wavepp_worker.model.grammar_matcher import GrammarMatcher
+from wavepp_worker.model.grammar.matcher import GrammarMatcher
 
 from tests.support.tiny_models import EOS, VOCABULARY
 from tests.support.waiting import WAIT_SECONDS

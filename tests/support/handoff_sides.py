@@ -12,7 +12,7 @@ from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.handoff.transport import make_source
-from wavepp_worker.model.block_regions import BlockRegions
+from wavepp_worker.model.kv.block_regions import BlockRegions
 from wavepp_worker.model.sampled_token import SampledToken
 from wavepp_worker.model.stage import NOTHING_PASSED
 

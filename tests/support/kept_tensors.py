@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wavepp_worker.model.layer_cache import CachedTensor, LayerCache
+from wavepp_worker.model.kv.layer_cache import CachedTensor, LayerCache
 
 
 def kept(*shapes: tuple[int, int], span: int = 0) -> LayerCache:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from wavepp_worker.model import state_memory, wave_layout, window_layout, window_memory
+from wavepp_worker.model.kv import state_memory, wave_layout, window_layout, window_memory
 from wavepp_worker.model.torch_stage import TorchStage
 
 NOWHERE = torch.device("meta")

@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 import torch
-from wavepp_worker.model.paged_kv import TorchPagedKV
+from wavepp_worker.model.kv.paged_kv import TorchPagedKV
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.rank import main as rank_main
 from wavepp_worker.runtime.rank.build import StageDevice, load_device

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from wavepp_worker.model.timed_model import Link, TimedModel
+from wavepp_worker.model.timed.timed_model import Link, TimedModel
 
 VOCABULARY = 1000
 

@@ -27,8 +27,8 @@ from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest
 from wavepp_worker.handoff.decode.receiver import KVReceiver
 from wavepp_worker.liveness.step_bound import StepBound
 from wavepp_worker.liveness.watchdog import Watchdog
-from wavepp_worker.model.grammar_compiler import GrammarCompiler
-from wavepp_worker.model.grammar_judge import GrammarJudge
+from wavepp_worker.model.grammar.compiler import GrammarCompiler
+from wavepp_worker.model.grammar.judge import GrammarJudge
 from wavepp_worker.model.lora import read_adapters
 from wavepp_worker.model.model_info import ModelInfo, read_model_info
 from wavepp_worker.model.model_shape import read_model_shape

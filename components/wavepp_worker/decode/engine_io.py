@@ -9,7 +9,7 @@ import msgspec
 from wavepp_worker import token_ids
 from wavepp_worker.handoff.decode.received import Moments
 from wavepp_worker.handoff.offer import BootstrapAddress
-from wavepp_worker.model.grammar import Grammar
+from wavepp_worker.model.grammar.grammar import Grammar
 from wavepp_worker.model.sampled_token import SampledToken
 from wavepp_worker.model.sampling_params import SamplingParams
 

@@ -12,10 +12,10 @@ from concurrent.futures import TimeoutError as NotYet
 from wavepp_worker.decode.guide_turns import GuideTurns
 from wavepp_worker.errors import WaveppError
 from wavepp_worker.liveness.awake_clock import AwakeClock
-from wavepp_worker.model.grammar import Grammar
-from wavepp_worker.model.grammar_compiler import GrammarCompiler
-from wavepp_worker.model.grammar_judge import GrammarJudge
-from wavepp_worker.model.grammar_matcher import GrammarMatcher
+from wavepp_worker.model.grammar.compiler import GrammarCompiler
+from wavepp_worker.model.grammar.grammar import Grammar
+from wavepp_worker.model.grammar.judge import GrammarJudge
+from wavepp_worker.model.grammar.matcher import GrammarMatcher
 
 THREADS = 2
 """That find out what may come next, while the model computes; one more compiles."""

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.longest_request import pool_tokens
 from wavepp_worker.model.context_limit import within_context
+from wavepp_worker.model.device.free_memory import free_memory
 from wavepp_worker.model.dtype_choice import DTYPE_BYTES, dtype_name
-from wavepp_worker.model.free_memory import free_memory
-from wavepp_worker.model.kv_share import Share, activation_room, check_pool, share_out
-from wavepp_worker.model.layer_cache import state_bytes, token_bytes
+from wavepp_worker.model.files.weight_sizes import has_weights, weight_sizes
+from wavepp_worker.model.kv.kv_share import Share, activation_room, check_pool, share_out
+from wavepp_worker.model.kv.layer_cache import state_bytes, token_bytes
 from wavepp_worker.model.lora import adapter_numbers
 from wavepp_worker.model.model_shape import ModelShape
-from wavepp_worker.model.weight_sizes import has_weights, weight_sizes
 
 
 def decode_share(config: DecodeConfig, shape: ModelShape) -> list[Share]:

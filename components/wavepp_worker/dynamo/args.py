@@ -32,14 +32,14 @@ from wavepp_worker.host_check import check_host
 from wavepp_worker.intake.config import IntakeConfig
 from wavepp_worker.intake.remote_config import RemotePrefillConfig
 from wavepp_worker.intake.server_address import servers
-from wavepp_worker.model.chat_template import message_writer
-from wavepp_worker.model.device import check_device
-from wavepp_worker.model.free_memory import free_memory
-from wavepp_worker.model.generation_config import read_generation_config
-from wavepp_worker.model.kv_share import DEFAULT_FRACTIONS
+from wavepp_worker.model.device.free_memory import free_memory
+from wavepp_worker.model.device.placement import check_device
+from wavepp_worker.model.files.chat_template import message_writer
+from wavepp_worker.model.files.generation_config import read_generation_config
+from wavepp_worker.model.kv.kv_share import DEFAULT_FRACTIONS
 from wavepp_worker.model.lora import adapter_paths, read_adapters
 from wavepp_worker.model.model_shape import ModelShape
-from wavepp_worker.model.timed_model import is_timed
+from wavepp_worker.model.timed.timed_model import is_timed
 from wavepp_worker.runtime.client.disk_room import DiskUse, check_room, disk_use
 from wavepp_worker.runtime.client.kv_budget import engine_shares, with_pools
 from wavepp_worker.runtime.client.start_checks import check_start

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.chat_template import MessageWriter, message_writer
+from wavepp_worker.model.files.chat_template import MessageWriter, message_writer
 
 
 class ChatTemplate:

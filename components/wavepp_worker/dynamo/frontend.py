@@ -35,7 +35,7 @@ from wavepp_worker.model.model_shape import has_chat_template
 from wavepp_worker.serve.listen_addresses import check_listen_addresses
 
 if TYPE_CHECKING:
-    from wavepp_worker.model.grammar_judge import GrammarJudge
+    from wavepp_worker.model.grammar.judge import GrammarJudge
 
 
 _TLS = {"--tls-cert-path": "DYN_TLS_CERT_PATH", "--tls-key-path": "DYN_TLS_KEY_PATH"}
@@ -136,7 +136,7 @@ def vocabulary(model: Path | None) -> int | None:
 
 
 def _judge(model: Path | None) -> GrammarJudge | None:
-    from wavepp_worker.model.grammar_judge import GrammarJudge
+    from wavepp_worker.model.grammar.judge import GrammarJudge
 
     size = vocabulary(model)
     return None if model is None or size is None else GrammarJudge(model, size)

@@ -36,7 +36,7 @@ from wavepp_worker.dynamo.request_headers import ID_HEADER, unclear_header
 from wavepp_worker.dynamo.upstream import Unanswered, Upstream
 from wavepp_worker.dynamo.worker_choice import refused_header
 from wavepp_worker.errors import ConfigError, InvalidRequest, RequestFailed
-from wavepp_worker.model.grammar_judge import GrammarJudge
+from wavepp_worker.model.grammar.judge import GrammarJudge
 
 CLIENT_LEFT = 499
 """What proxies call this; nobody sees it."""

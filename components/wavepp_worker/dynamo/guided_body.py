@@ -11,7 +11,7 @@ from typing import Any
 
 from wavepp_worker.dynamo.guided_options import check_backend
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.model.grammar import Grammar, check_size
+from wavepp_worker.model.grammar.grammar import Grammar, check_size
 
 MOST_BRACKETS = 64
 """That may be open at once in ``guided_grammar``; of many more the frontend makes an internal error."""

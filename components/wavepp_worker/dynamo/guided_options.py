@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.model.grammar import Grammar, check_size
+from wavepp_worker.model.grammar.grammar import Grammar, check_size
 
 BACKENDS = ("auto", "llguidance", "guidance", "xgrammar")
 """Names that a request may give of what compiles a constraint: llguidance does, under either of its names, and reads

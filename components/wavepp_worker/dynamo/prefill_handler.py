@@ -24,7 +24,7 @@ from wavepp_worker.dynamo.tracer import Tracer
 from wavepp_worker.errors import ConfigError, HandoffError, InvalidRequest, WaveppError
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
-from wavepp_worker.model.grammar_judge import GrammarJudge
+from wavepp_worker.model.grammar.judge import GrammarJudge
 from wavepp_worker.request_checks import check_allowed
 from wavepp_worker.runtime.client.engine import PrefillEngine
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig

@@ -12,7 +12,7 @@ from wavepp_worker.dynamo.guided_options import read_guided_decoding
 from wavepp_worker.dynamo.option_groups import read_option_groups
 from wavepp_worker.dynamo.sampling_options import sampling_params
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.model.grammar import Grammar
+from wavepp_worker.model.grammar.grammar import Grammar
 from wavepp_worker.model.sampling_params import SamplingParams, check_sampling
 from wavepp_worker.request_checks import check_banned, check_biased, check_lora, check_prompt, check_salt
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.model.generation_config import read_generation_config
+from wavepp_worker.model.files.generation_config import read_generation_config
 from wavepp_worker.model.sampling_params import SamplingParams
 
 SAMPLING_KEYS = frozenset(SamplingParams.__struct_fields__) - {"logprobs"}

@@ -33,7 +33,7 @@ from wavepp_worker.intake.taken_job import (
     in_senders_words,
     job_timings,
 )
-from wavepp_worker.model.text_tokenizer import TextTokenizer
+from wavepp_worker.model.files.text_tokenizer import TextTokenizer
 from wavepp_worker.runtime.protocol.requests import PrefillResult
 
 logger = logging.getLogger(__name__)

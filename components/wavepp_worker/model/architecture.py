@@ -16,10 +16,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.checkpoint import read_json
+from wavepp_worker.model.files.checkpoint import read_json
+from wavepp_worker.model.files.quantisation import scheme_of
 from wavepp_worker.model.known_code import is_llama_layer
-from wavepp_worker.model.layer_cache import LayerCache, layer_caches
-from wavepp_worker.model.quantisation import scheme_of
+from wavepp_worker.model.kv.layer_cache import LayerCache, layer_caches
 from wavepp_worker.model.recurrent_mixer import MIXERS
 
 _RECURRENT = "linear_attention"

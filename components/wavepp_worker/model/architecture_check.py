@@ -8,7 +8,7 @@ from pathlib import Path
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.architecture_facts import architecture_facts, remembered
-from wavepp_worker.model.timed_model import is_timed
+from wavepp_worker.model.timed.timed_model import is_timed
 
 _REFUSED = 2
 _LONGEST_SECONDS = 120.0

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import msgspec
 
-from wavepp_worker.model.checkpoint import read_json
-from wavepp_worker.model.layer_cache import LayerCache
-from wavepp_worker.model.user_cache import cache_root, keep, read_kept
+from wavepp_worker.model.files.checkpoint import read_json
+from wavepp_worker.model.files.user_cache import cache_root, keep, read_kept
+from wavepp_worker.model.kv.layer_cache import LayerCache
 
 _RULES = (
     "architecture.py",
     "architecture_facts.py",
+    "files/quantisation.py",
+    "kv/layer_cache.py",
     "last_layer.py",
-    "layer_cache.py",
-    "quantisation.py",
     "recurrent_mixer.py",
 )
 
@@ -115,7 +115,7 @@ def _remember(place: Path, facts: ArchitectureFacts) -> None:
 def _place(model_dir: Path) -> Path:
     """By what the facts depend on: the configuration, transformers, and our rules."""
     said = json.dumps(read_json(model_dir / "config.json"))
-    rules = [Path(__file__).with_name(name).read_bytes() for name in _RULES]
+    rules = [(Path(__file__).parent / name).read_bytes() for name in _RULES]
     parts = (said.encode(), version("transformers").encode(), *rules)
     digest = hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
     return cache_root() / "architectures" / f"{digest[:32]}.json"

@@ -10,13 +10,13 @@ import msgspec
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.architecture import Outline, known_config, model_caches, outline, shortcomings
-from wavepp_worker.model.checkpoint import read_json
 from wavepp_worker.model.dtype_choice import DTYPE_BYTES, dtype_name
-from wavepp_worker.model.layer_cache import LayerCache, in_fp8, window_bytes
+from wavepp_worker.model.files.checkpoint import read_json
+from wavepp_worker.model.files.quantisation import scheme_of
+from wavepp_worker.model.kv.layer_cache import LayerCache, in_fp8, window_bytes
+from wavepp_worker.model.kv.window_pool import tier_bytes, window_pool
 from wavepp_worker.model.partition import partition_layers
-from wavepp_worker.model.quantisation import scheme_of
-from wavepp_worker.model.timed_model import is_timed
-from wavepp_worker.model.window_pool import tier_bytes, window_pool
+from wavepp_worker.model.timed.timed_model import is_timed
 
 _Kept = tuple[int | None, int | None]
 """Bytes of a token, and of a state."""

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from wavepp_worker.model.known_code import is_llama_layer
+from wavepp_worker.model.kv.wave_layout import current_wave
 from wavepp_worker.model.layer_calls import LayerCalls
-from wavepp_worker.model.wave_layout import current_wave
 
 
 def can_be_trimmed(layers: nn.ModuleList, calls: LayerCalls) -> bool:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.checkpoint import read_header, read_json
-from wavepp_worker.model.file_digest import file_digests
+from wavepp_worker.model.files.checkpoint import read_header, read_json
+from wavepp_worker.model.files.file_digest import file_digests
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."

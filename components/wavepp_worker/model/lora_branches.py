@@ -13,8 +13,8 @@ from safetensors import safe_open
 from torch import nn
 
 from wavepp_worker.errors import ConfigError, WaveppError
+from wavepp_worker.model.kv.wave_layout import current_wave
 from wavepp_worker.model.lora import WEIGHTS, LoraAdapter, layer_of
-from wavepp_worker.model.wave_layout import current_wave
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.architecture_facts import architecture_facts
-from wavepp_worker.model.checkpoint import checkpoint_dtype, content_id, read_json, require_model_dir
-from wavepp_worker.model.layer_cache import LayerCache
-from wavepp_worker.model.timed_model import is_timed, read_timed_model
+from wavepp_worker.model.files.checkpoint import checkpoint_dtype, content_id, read_json, require_model_dir
+from wavepp_worker.model.kv.layer_cache import LayerCache
+from wavepp_worker.model.timed.timed_model import is_timed, read_timed_model
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.chat_template import message_writer
-from wavepp_worker.model.checkpoint import (
+from wavepp_worker.model.files.chat_template import message_writer
+from wavepp_worker.model.files.checkpoint import (
     TOKENIZER,
     checkpoint_dtype,
     read_json,
@@ -18,8 +18,8 @@ from wavepp_worker.model.checkpoint import (
     require_tokenizer,
     stored_layers,
 )
-from wavepp_worker.model.layer_cache import LayerCache, in_fp8, layer_caches
-from wavepp_worker.model.timed_model import is_timed, read_timed_model
+from wavepp_worker.model.kv.layer_cache import LayerCache, in_fp8, layer_caches
+from wavepp_worker.model.timed.timed_model import is_timed, read_timed_model
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from torch import nn
 from transformers.cache_utils import Cache
 
 from wavepp_worker.errors import WaveppError
+from wavepp_worker.model.kv.state_memory import StateMemory
+from wavepp_worker.model.kv.wave_layout import WaveLayout
 from wavepp_worker.model.stage import ChunkState
-from wavepp_worker.model.state_memory import StateMemory
-from wavepp_worker.model.wave_layout import WaveLayout
 
 MIXERS = ("Qwen3NextGatedDeltaNet", "KimiLinearDeltaAttention")
 """Classes of transformers whose state is one of a convolution and one matrix per head: gated DeltaNet, and KDA."""

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from wavepp_worker.model.block_regions import BlockRegions
+from wavepp_worker.model.kv.block_regions import BlockRegions
 
 Activations = dict[str, torch.Tensor]
 """What one stage sends to the next: named tensors whose first dimension is the wave's tokens."""

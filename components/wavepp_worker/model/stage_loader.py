@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from wavepp_worker.model.dtype_choice import dtype_name
-from wavepp_worker.model.timed_model import is_timed, read_timed_model
-from wavepp_worker.model.timed_stage import TimedStage
+from wavepp_worker.model.timed.timed_model import is_timed, read_timed_model
+from wavepp_worker.model.timed.timed_stage import TimedStage
 
 if TYPE_CHECKING:
     from wavepp_worker.model.lora import LoraAdapter

@@ -15,29 +15,29 @@ from transformers.utils import logging as transformers_logging
 
 from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.model.architecture import Outline, model_caches, model_class, outline, read_config
-from wavepp_worker.model.attention import ATTENTION
-from wavepp_worker.model.checkpoint import read_json, require_model_dir
-from wavepp_worker.model.flashinfer_attention import FlashInfer, find_flashinfer
-from wavepp_worker.model.flashinfer_rotary import find_rotary
-from wavepp_worker.model.fused_decoder_layers import fuse_decoder_layers
-from wavepp_worker.model.fused_modules import fuse_attention, fuse_elementwise
-from wavepp_worker.model.gpu_modules import fuse_on_gpu, launches
-from wavepp_worker.model.heads import Heads
-from wavepp_worker.model.indexed_attention import PagedIndexer
+from wavepp_worker.model.attention.heads import Heads
+from wavepp_worker.model.attention.indexed_attention import PagedIndexer
+from wavepp_worker.model.attention.interface import ATTENTION
+from wavepp_worker.model.attention.latent_absorption import LatentSizes, latent_sizes
+from wavepp_worker.model.cpu.fused_decoder_layers import fuse_decoder_layers
+from wavepp_worker.model.cpu.fused_modules import fuse_attention, fuse_elementwise
+from wavepp_worker.model.cpu.native_attention import reads_in_place
+from wavepp_worker.model.cpu.native_linear import make_native
+from wavepp_worker.model.files.checkpoint import read_json, require_model_dir
+from wavepp_worker.model.files.quantisation import Scheme, scheme_of
+from wavepp_worker.model.files.stored_tensors import expanded_tensors
+from wavepp_worker.model.gpu.flashinfer_attention import FlashInfer, find_flashinfer
+from wavepp_worker.model.gpu.flashinfer_rotary import find_rotary
+from wavepp_worker.model.gpu.fused_modules import fuse_on_gpu, launches
+from wavepp_worker.model.kv.layer_cache import INDEXED, LATENT, SHARED_INDEX, LayerCache, in_fp8
+from wavepp_worker.model.kv.paged_kv import ShapeRecorder
+from wavepp_worker.model.kv.wave_layout import WaveLayout, running
 from wavepp_worker.model.last_layer import can_be_trimmed, trim
-from wavepp_worker.model.latent_absorption import LatentSizes, latent_sizes
-from wavepp_worker.model.layer_cache import INDEXED, LATENT, SHARED_INDEX, LayerCache, in_fp8
 from wavepp_worker.model.layer_calls import layers_noted
 from wavepp_worker.model.lora import LoraAdapter
 from wavepp_worker.model.lora_branches import all_called, attach_adapters
-from wavepp_worker.model.native_attention import reads_in_place
-from wavepp_worker.model.native_linear import make_native
-from wavepp_worker.model.paged_kv import ShapeRecorder
-from wavepp_worker.model.quantisation import Scheme, scheme_of
 from wavepp_worker.model.recurrent_mixer import RecurrentMixer, mixer_name
-from wavepp_worker.model.stored_tensors import expanded_tensors
 from wavepp_worker.model.torch_stage import ElsewhereLayer, TorchStage, run_layers
-from wavepp_worker.model.wave_layout import WaveLayout, running
 
 logger = logging.getLogger(__name__)
 _NOT_ALL_AT_ONCE = "HF_DEACTIVATE_ASYNC_LOAD"

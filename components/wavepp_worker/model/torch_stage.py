@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 from wavepp_worker.errors import WaveppError
-from wavepp_worker.model.cuda_device import CudaDevice
-from wavepp_worker.model.flashinfer_attention import FlashInfer
-from wavepp_worker.model.fp8_rows import NUMBERS
-from wavepp_worker.model.latent_absorption import LatentSizes, absorbing_pays
-from wavepp_worker.model.layer_cache import INDEXED, SHARED_INDEX, LayerCache
-from wavepp_worker.model.packed_attention import AttentionKinds
-from wavepp_worker.model.paged_kv import PagedCache, TorchPagedKV
+from wavepp_worker.model.attention.latent_absorption import LatentSizes, absorbing_pays
+from wavepp_worker.model.device.cuda_device import CudaDevice
+from wavepp_worker.model.gpu.flashinfer_attention import FlashInfer
+from wavepp_worker.model.gpu.packed_attention import AttentionKinds
+from wavepp_worker.model.kv.fp8_rows import NUMBERS
+from wavepp_worker.model.kv.layer_cache import INDEXED, SHARED_INDEX, LayerCache
+from wavepp_worker.model.kv.paged_kv import PagedCache, TorchPagedKV
+from wavepp_worker.model.kv.wave_layout import WaveLayout, current_wave, lay_out_wave, running
 from wavepp_worker.model.stage import Activations, Chunk, PagedKV, StageOutput
-from wavepp_worker.model.wave_layout import WaveLayout, current_wave, lay_out_wave, running
 
 HIDDEN = "hidden"
 PICKED = "picked"

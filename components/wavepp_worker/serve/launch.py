@@ -68,7 +68,7 @@ def launch(plan: LaunchPlan, *, run_dir: Path | None, limits: KeepLimits, verbos
         StartFailed: the graph did not come up.
     """
     if plan.wants_demo:
-        from wavepp_worker.model.demo_model import ensure_demo_model
+        from wavepp_worker.model.files.demo_model import ensure_demo_model
 
         plan = plan.with_model(ensure_demo_model())
     labels = [*(process.label for process in plan.processes), *plan.later_labels()]

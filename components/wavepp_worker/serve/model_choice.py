@@ -10,8 +10,8 @@ from typing import Any
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.architecture_check import check_architecture
-from wavepp_worker.model.chat_template import message_writer
-from wavepp_worker.model.layer_cache import CachedTensor, LayerCache
+from wavepp_worker.model.files.chat_template import message_writer
+from wavepp_worker.model.kv.layer_cache import CachedTensor, LayerCache
 from wavepp_worker.model.model_shape import ModelShape, check_served_model
 from wavepp_worker.serve.graph import Graph, Service
 from wavepp_worker.serve.parsers import parser_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from wavepp_worker.model.timed_model import Link, TimedModel
+from wavepp_worker.model.timed.timed_model import Link, TimedModel
 
 from bench.bursts.bounds import bound_seconds, least_computed
 from bench.common.prompts import Prompts

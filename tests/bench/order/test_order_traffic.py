@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from wavepp_worker.model.timed_model import read_timed_model
+from wavepp_worker.model.timed.timed_model import read_timed_model
 
 from bench.order.devices import DEVICES, write_device_dir
 from bench.order.traffic import PREFIX, SUFFIX, MovingTraffic, Strangers, SuffixTraffic

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from wavepp_worker.model.fused_decoder_layers import FusedDecoderLayers
-from wavepp_worker.model.native_linear import MOST_FEW, make_native, takes_many
+from wavepp_worker.model.cpu.fused_decoder_layers import FusedDecoderLayers
+from wavepp_worker.model.cpu.native_linear import MOST_FEW, make_native, takes_many
 
 from bench.profile import kinds
 from bench.profile.kinds import ELEMENTWISE, kind_of

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from wavepp_worker import EngineConfig
-from wavepp_worker.model.timed_model import Link, TimedModel, write_timed_model
+from wavepp_worker.model.timed.timed_model import Link, TimedModel, write_timed_model
 
 from bench.trace.file import read_trace, reusable
 from bench.virtual.replica import Replica

@@ -13,7 +13,7 @@ from wavepp_worker.errors import HandoffError, HandoffMismatch
 from wavepp_worker.handoff.decode.nixl_read_plan import plan_read, token_runs
 from wavepp_worker.handoff.offer import RankAddress
 from wavepp_worker.handoff.pull_messages import KvRegions
-from wavepp_worker.model.paged_kv import TorchPagedKV
+from wavepp_worker.model.kv.paged_kv import TorchPagedKV
 from wavepp_worker.model.stage import PagedKV
 
 from tests.support.handoff_sides import FakeKV

@@ -16,7 +16,7 @@ from wavepp_worker.handoff.decode.receiver import CLAIM_ATTEMPTS
 from wavepp_worker.handoff.offer import BootstrapAddress, Offer, RankAddress
 from wavepp_worker.handoff.prefill import bootstrap_server
 from wavepp_worker.handoff.pull_messages import FROM_PULLER, CancelPull
-from wavepp_worker.model.paged_kv import TorchPagedKV
+from wavepp_worker.model.kv.paged_kv import TorchPagedKV
 
 from tests.support.handoff_sides import FIRST, HOST, MODEL, SECRET, FakeKV, room_of
 from tests.support.kept_tensors import kept

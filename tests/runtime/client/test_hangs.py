@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from wavepp_worker import EngineConfig, PrefillEngine
 from wavepp_worker.errors import EngineDead
-from wavepp_worker.model.timed_model import write_timed_model
+from wavepp_worker.model.timed.timed_model import write_timed_model
 from wavepp_worker.runtime.client import rank_processes
 from wavepp_worker.runtime.protocol.index_delta import IndexDelta
 from wavepp_worker.runtime.protocol.requests import PrefillRequest

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from wavepp_worker import EngineConfig, PrefillEngine
 from wavepp_worker.errors import EngineDead
-from wavepp_worker.model.timed_model import Link
+from wavepp_worker.model.timed.timed_model import Link
 from wavepp_worker.runtime.client import inquiry
 from wavepp_worker.runtime.client.request_ledger import LiveRequest
 from wavepp_worker.runtime.client.whereabouts import Heard

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.files.weight_sizes import weight_sizes
 from wavepp_worker.model.inspection import inspect_model
-from wavepp_worker.model.layer_cache import state_bytes, token_bytes
+from wavepp_worker.model.kv.layer_cache import state_bytes, token_bytes
 from wavepp_worker.model.model_shape import ModelShape, read_model_shape
-from wavepp_worker.model.weight_sizes import weight_sizes
 from wavepp_worker.runtime.client import engine, kv_budget
 from wavepp_worker.runtime.client.kv_budget import engine_shares, with_pools
 from wavepp_worker.runtime.client.kv_pools import state_blocks

@@ -12,7 +12,7 @@ from wavepp_worker import EngineConfig
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.model_info import read_model_info
 from wavepp_worker.model.model_shape import read_model_shape
-from wavepp_worker.model.timed_model import write_timed_model
+from wavepp_worker.model.timed.timed_model import write_timed_model
 from wavepp_worker.runtime.client import config_checks
 from wavepp_worker.runtime.client.config_checks import activations_of, ownership_of
 from wavepp_worker.runtime.client.kv_pools import (

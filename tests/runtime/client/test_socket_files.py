@@ -10,7 +10,7 @@ import pytest
 import zmq
 from wavepp_worker import EngineConfig, PrefillEngine
 from wavepp_worker.errors import EngineDead
-from wavepp_worker.model.timed_model import write_timed_model
+from wavepp_worker.model.timed.timed_model import write_timed_model
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.token_ids import pack
 

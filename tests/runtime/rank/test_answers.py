@@ -17,7 +17,7 @@ from wavepp_worker.model.sampled_token import SampledToken
 from wavepp_worker.model.sampling import sample
 from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.model.stage import StageOutput
-from wavepp_worker.model.virtual_device import Ending
+from wavepp_worker.model.timed.virtual_device import Ending
 from wavepp_worker.runtime.protocol.events import Failed, Finished
 from wavepp_worker.runtime.protocol.message import Message
 from wavepp_worker.runtime.protocol.requests import Arrival, StageTiming

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.model.stage import Activations, StageOutput
-from wavepp_worker.model.virtual_device import Ending
+from wavepp_worker.model.timed.virtual_device import Ending
 from wavepp_worker.runtime.protocol.waves import WaveHeader
 from wavepp_worker.runtime.rank.departures import Departures
 from wavepp_worker.runtime.rank.wave_ends import LaunchedWave

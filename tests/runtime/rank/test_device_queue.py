@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wavepp_worker.model.virtual_device import Ending
+from wavepp_worker.model.timed.virtual_device import Ending
 from wavepp_worker.runtime.rank.device_queue import OVERDUE_NS, DeviceQueue
 
 from tests.support.measured_wave import MeasuredWave

@@ -16,7 +16,7 @@ from wavepp_worker.liveness.step_bound import StepBound
 from wavepp_worker.liveness.watchdog import Step, Watched
 from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.model.stage import Activations, Chunk, Completion, StageOutput
-from wavepp_worker.model.virtual_device import Ending
+from wavepp_worker.model.timed.virtual_device import Ending
 from wavepp_worker.runtime.protocol.events import Finished
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.waves import Ending as WaveEnding

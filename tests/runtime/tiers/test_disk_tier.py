@@ -17,7 +17,7 @@ import torch
 from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.cache.moves import Copy, Tier
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.model.paged_kv import TorchPagedKV
+from wavepp_worker.model.kv.paged_kv import TorchPagedKV
 from wavepp_worker.runtime.protocol.events import CacheChanges
 from wavepp_worker.runtime.protocol.rounds import Admit
 from wavepp_worker.runtime.tiers import disk_store

@@ -16,10 +16,10 @@ from wavepp_worker.block_keys import KEY_BYTES
 from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import AuditError
-from wavepp_worker.model.layer_cache import CachedTensor, LayerCache
-from wavepp_worker.model.paged_kv import TorchPagedKV
+from wavepp_worker.model.kv.layer_cache import CachedTensor, LayerCache
+from wavepp_worker.model.kv.paged_kv import TorchPagedKV
+from wavepp_worker.model.kv.state_memory import StateMemory
 from wavepp_worker.model.stage import BlockMemory
-from wavepp_worker.model.state_memory import StateMemory
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.tiers import tier_store
 from wavepp_worker.runtime.tiers.copy_stream import CopyStream

@@ -38,8 +38,8 @@ from wavepp_worker.handoff.pull_messages import (
     asking_seconds,
     check_request,
 )
-from wavepp_worker.model.cuda_device import page_locked_bytes, use_device
-from wavepp_worker.model.side_stream import Moment, SideStream
+from wavepp_worker.model.device.cuda_device import page_locked_bytes, use_device
+from wavepp_worker.model.device.side_stream import Moment, SideStream
 from wavepp_worker.model.stage import PagedKV
 
 CANCEL_SECONDS = 1.0

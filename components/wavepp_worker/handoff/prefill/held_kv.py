@@ -11,7 +11,7 @@ import torch
 
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.kv_source import Settled
-from wavepp_worker.model.side_stream import Moment
+from wavepp_worker.model.device.side_stream import Moment
 
 
 @dataclass

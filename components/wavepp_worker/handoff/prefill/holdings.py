@@ -15,7 +15,7 @@ from wavepp_worker.handoff.kv_source import OnSettled, Settled
 from wavepp_worker.handoff.prefill.held_kv import HeldKv
 from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.log_form import of_request
-from wavepp_worker.model.side_stream import Moment
+from wavepp_worker.model.device.side_stream import Moment
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from wavepp_worker.handoff.nixl.registered_memory import RegisteredMemory
 from wavepp_worker.handoff.prefill.pull_server import ServedPull
 from wavepp_worker.handoff.prefill.rank_source import RankSource
 from wavepp_worker.handoff.pull_messages import KvPiece, KvRegions, NixlAgent
-from wavepp_worker.model.cuda_device import use_device
+from wavepp_worker.model.device.cuda_device import use_device
 from wavepp_worker.model.stage import PagedKV
 
 REGION_BYTES = 32 << 20

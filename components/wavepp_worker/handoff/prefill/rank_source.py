@@ -22,8 +22,8 @@ from wavepp_worker.handoff.prefill.pull_server import PullServer, ServedPull
 from wavepp_worker.handoff.pull_messages import StatePiece
 from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.log_form import of_request
-from wavepp_worker.model.cuda_device import to_host
-from wavepp_worker.model.side_stream import SideStream
+from wavepp_worker.model.device.cuda_device import to_host
+from wavepp_worker.model.device.side_stream import SideStream
 from wavepp_worker.model.stage import PagedKV
 
 logger = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from typing import Literal
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.handoff.transport_choice import resolve_transport
-from wavepp_worker.model.device import gpu_count
-from wavepp_worker.model.timed_model import is_timed
+from wavepp_worker.model.device.placement import gpu_count
+from wavepp_worker.model.timed.timed_model import is_timed
 from wavepp_worker.runtime.planning.registry import make_planner
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.writable import check_writable, existing

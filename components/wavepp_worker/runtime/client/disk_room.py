@@ -11,7 +11,7 @@ from pathlib import Path
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.dtype_choice import dtype_name
-from wavepp_worker.model.layer_cache import LayerCache
+from wavepp_worker.model.kv.layer_cache import LayerCache
 from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.runtime.client.kv_pools import tier_blocks, tier_bytes_of
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig

@@ -8,16 +8,16 @@ from itertools import accumulate
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.context_limit import within_context
-from wavepp_worker.model.device import gpu_count
+from wavepp_worker.model.device.free_memory import free_memory
+from wavepp_worker.model.device.placement import gpu_count
 from wavepp_worker.model.dtype_choice import DTYPE_BYTES, dtype_name
-from wavepp_worker.model.free_memory import free_memory
-from wavepp_worker.model.kv_share import Share, activation_room, check_pool, share_out
-from wavepp_worker.model.layer_cache import LayerCache, state_bytes, token_bytes, window_bytes
+from wavepp_worker.model.files.weight_sizes import has_weights, weight_sizes
+from wavepp_worker.model.kv.kv_share import Share, activation_room, check_pool, share_out
+from wavepp_worker.model.kv.layer_cache import LayerCache, state_bytes, token_bytes, window_bytes
+from wavepp_worker.model.kv.window_pool import pool_bounds, window_pool
 from wavepp_worker.model.lora import adapter_numbers
 from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.model.partition import check_partition
-from wavepp_worker.model.weight_sizes import has_weights, weight_sizes
-from wavepp_worker.model.window_pool import pool_bounds, window_pool
 from wavepp_worker.runtime.client.kv_pools import per_rank, snapshot_interval, tier_bytes_of
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 

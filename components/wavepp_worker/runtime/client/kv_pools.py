@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.former_names import DEFAULT_POOL_TOKENS
 from wavepp_worker.model.context_limit import within_context
-from wavepp_worker.model.layer_cache import LayerCache, token_bytes, window_bytes
-from wavepp_worker.model.timed_model import is_timed
-from wavepp_worker.model.window_pool import tier_bytes
+from wavepp_worker.model.kv.layer_cache import LayerCache, token_bytes, window_bytes
+from wavepp_worker.model.kv.window_pool import tier_bytes
+from wavepp_worker.model.timed.timed_model import is_timed
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
 SNAPSHOT_TOKENS = 1024

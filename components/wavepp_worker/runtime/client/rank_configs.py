@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wavepp_worker.model.dtype_choice import dtype_name
-from wavepp_worker.model.layer_cache import keeping_everything
+from wavepp_worker.model.kv.layer_cache import keeping_everything
 from wavepp_worker.model.model_info import ModelInfo
 from wavepp_worker.model.partition import partition_layers
 from wavepp_worker.runtime.client.config_checks import (

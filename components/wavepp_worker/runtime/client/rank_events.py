@@ -18,7 +18,7 @@ from wavepp_worker.errors import (
 from wavepp_worker.liveness.awake_clock import AwakeClock
 from wavepp_worker.liveness.process_state import process_state
 from wavepp_worker.log_form import of_request
-from wavepp_worker.model.layer_cache import keeping_everything
+from wavepp_worker.model.kv.layer_cache import keeping_everything
 from wavepp_worker.model.model_info import ModelInfo
 from wavepp_worker.model.partition import partition_layers
 from wavepp_worker.runtime.client.audit import IndexSize

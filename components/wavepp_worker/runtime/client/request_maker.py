@@ -9,8 +9,8 @@ import msgspec
 
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.handoff.secret import Secret
+from wavepp_worker.model.files.text_tokenizer import TextTokenizer
 from wavepp_worker.model.sampling_params import SamplingParams, check_sampling, resolve_seed
-from wavepp_worker.model.text_tokenizer import TextTokenizer
 from wavepp_worker.request_checks import (
     check_allowed,
     check_banned,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from wavepp_worker.host_check import check_host
-from wavepp_worker.model.device import check_device
+from wavepp_worker.model.device.placement import check_device
 from wavepp_worker.model.lora import read_adapters
 from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.model.partition import check_partition
-from wavepp_worker.model.timed_model import is_timed
+from wavepp_worker.model.timed.timed_model import is_timed
 from wavepp_worker.runtime.client.config_checks import (
     check_disk_path,
     check_planner,

@@ -16,10 +16,10 @@ from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.liveness.step_bound import StepBound
 from wavepp_worker.liveness.watchdog import Watchdog, Watched
+from wavepp_worker.model.kv.window_pool import window_pool, window_tier
 from wavepp_worker.model.lora import read_adapters
 from wavepp_worker.model.stage import BlockMemory, PagedKV, StageModel
 from wavepp_worker.model.stage_loader import load_stage
-from wavepp_worker.model.window_pool import window_pool, window_tier
 from wavepp_worker.runtime.admission.round_planner import make_round_planner
 from wavepp_worker.runtime.admission.rounds_plane import FollowerRounds, LeaderRounds
 from wavepp_worker.runtime.admission.wave_gate import WaveGate
@@ -115,7 +115,7 @@ def load_device(config: RankConfig) -> StageDevice:
         config.kv_dtype,
     )
     if name != "cpu":
-        from wavepp_worker.model.packed_attention import kernel_on_gpu
+        from wavepp_worker.model.gpu.packed_attention import kernel_on_gpu
         from wavepp_worker.model.torch_stage import TorchStage
 
         assert isinstance(stage, TorchStage), "others compute on no GPU"

@@ -14,7 +14,7 @@ from itertools import accumulate
 import torch
 
 from wavepp_worker.errors import EngineDead, PositionMismatch, StepTimeout, WaveppError
-from wavepp_worker.model.cuda_device import await_event
+from wavepp_worker.model.device.cuda_device import await_event
 from wavepp_worker.runtime.protocol.slots import SlotRead, SlotsOffered, SlotsTaken, SlotWritten
 from wavepp_worker.runtime.protocol.waves import TensorMeta
 from wavepp_worker.runtime.rank import gpu_sharing

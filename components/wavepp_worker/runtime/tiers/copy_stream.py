@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 import torch
 
-from wavepp_worker.model.cuda_device import await_event, moment, use_device
-from wavepp_worker.model.side_stream import MAX_SECONDS
+from wavepp_worker.model.device.cuda_device import await_event, moment, use_device
+from wavepp_worker.model.device.side_stream import MAX_SECONDS
 
 
 class CopyStream:

@@ -12,7 +12,7 @@ import torch
 from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import CacheCorrupt
-from wavepp_worker.model.cuda_device import to_device, to_host
+from wavepp_worker.model.device.cuda_device import to_device, to_host
 from wavepp_worker.model.stage import BlockMemory
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.tiers.block_origins import BlockOrigins, origin_bytes

@@ -1,0 +1,1 @@
+"""Kernels of libraries for GPUs, and the modules that go through them."""

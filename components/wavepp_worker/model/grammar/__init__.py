@@ -1,0 +1,1 @@
+"""Answers that must match a grammar or a JSON schema."""

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from wavepp_worker.errors import WaveppError
+from wavepp_worker.model.kv import wave_layout, window_layout
+from wavepp_worker.model.kv.wave_layout import current_wave, lay_out_wave, running
+from wavepp_worker.model.stage import Chunk
+
+CPU = torch.device("cpu")
+FIRST, SECOND = torch.tensor([7, 2]), torch.tensor([5])
+
+
+def test_a_prefill_wave_writes_its_chunks_and_reads_each_request_from_its_start() -> None:
+    wave = lay_out_wave([Chunk(3, 2, FIRST, False), Chunk(0, 2, SECOND, True)], 4, CPU)
+    assert not wave.decode
+    assert wave.positions.tolist() == [[3, 4, 0, 1]]
+    assert wave.window(0, 0).write_slots.tolist() == [31, 8, 20, 21]
+    assert wave.window(0, 0).read_slots is not None
+    assert wave.window(0, 0).read_slots.tolist() == [28, 29, 30, 31, 8, 20, 21]
+    assert wave.tokens == 4
+
+
+@pytest.mark.parametrize("start", [0, 3])
+def test_all_that_a_device_has_to_know_of_a_wave_goes_there_by_one_copy(
+    start: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a window of everything and one of two tokens; nothing is read where no chunk has a prefix."""
+    chunks = [Chunk(start, 2, FIRST, True), Chunk(0, 2, SECOND, False), Chunk(0, 1, SECOND, True)]
+    copied: list[torch.Tensor] = []
+    for module in (wave_layout, window_layout):
+        monkeypatch.setattr(module, "to_device", lambda tensor, device: copied.append(tensor) or tensor)
+    brought = lay_out_wave(chunks, 4, torch.device("meta"), (0, 2))
+    assert len(copied) == 1
+    monkeypatch.undo()
+    plain = lay_out_wave(chunks, 4, CPU, (0, 2))
+    assert brought.positions.tolist() == plain.positions.tolist() == [[start, start + 1, 0, 1, 0]]
+    assert brought.wanted.tolist() == plain.wanted.tolist() == [1, 4]
+    for number, span in enumerate((0, 2)):
+        there, here = brought.window(number, span), plain.window(number, span)
+        assert torch.equal(there.write_slots, here.write_slots)
+        assert (there.read_slots is None) == (here.read_slots is None) == (start == 0)
+        if there.read_slots is not None and here.read_slots is not None:
+            assert torch.equal(there.read_slots, here.read_slots)
+    assert len(copied) == 1
+
+
+@pytest.mark.parametrize("chunks", [[], [Chunk(0, 0, FIRST, True)], [Chunk(-1, 2, FIRST, True)]])
+def test_chunks_without_tokens_are_refused(chunks: list[Chunk]) -> None:
+    with pytest.raises(WaveppError, match="chunks of at least one token"):
+        lay_out_wave(chunks, 4, CPU)
+
+
+def test_the_wave_that_runs_is_known_to_its_thread_only_while_it_runs() -> None:
+    outer, inner = (lay_out_wave([Chunk(0, n, FIRST, True)], 4, CPU) for n in (1, 2))
+    with running(outer):
+        with running(inner):
+            assert current_wave() is inner
+        assert current_wave() is outer
+    with pytest.raises(LookupError):
+        current_wave()
