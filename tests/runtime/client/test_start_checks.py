@@ -55,7 +55,12 @@ SHAPE = ModelShape(num_layers=6, context_length=1024, dtype="float32", has_chat_
             {"planner": "greedy", "min_num_batched_tokens": 32},
             "min_num_batched_tokens: planner=greedy does not use it; leave it out, or set planner to throttle or ",
         ),
-        ({"min_num_batched_tokens": 600}, "wave budgets need block_size <= min_num_batched_tokens"),
+        ({"min_num_batched_tokens": 600}, "min_num_batched_tokens: 600 is no multiple of block_size=16"),
+        ({"max_num_batched_tokens": 8}, "max_num_batched_tokens: 8 is no multiple of block_size=16"),
+        (
+            {"min_num_batched_tokens": 608},
+            "min_num_batched_tokens: the smallest waves, 608 tokens, are larger than",
+        ),
         ({"wave_cost": (-1, 1, 1)}, "wave_cost: a stage needs seconds"),
     ],
 )

@@ -16,11 +16,16 @@ def require_whole_blocks(largest: int, smallest: int, block_size: int) -> None:
     Raises:
         ConfigError: they are not, or less than a block.
     """
-    if not 1 <= block_size <= smallest <= largest or largest % block_size or smallest % block_size:
+    for name, tokens in (("max_num_batched_tokens", largest), ("min_num_batched_tokens", smallest)):
+        if tokens < block_size or tokens % block_size:
+            raise ConfigError(
+                f"{name}: {tokens} is no multiple of block_size={block_size}, as waves of this planner are; make it "
+                f"one, such as {max(1, round(tokens / block_size)) * block_size}"
+            )
+    if smallest > largest:
         raise ConfigError(
-            "wave budgets need block_size <= min_num_batched_tokens <= max_num_batched_tokens, both multiples of"
-            f" block_size; got block_size {block_size}, min_num_batched_tokens {smallest},"
-            f" max_num_batched_tokens {largest}. Change those two to multiples of block_size"
+            f"min_num_batched_tokens: the smallest waves, {smallest} tokens, are larger than the largest, "
+            f"max_num_batched_tokens={largest}; lower the one or raise the other"
         )
 
 

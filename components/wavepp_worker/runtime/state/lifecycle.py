@@ -154,7 +154,7 @@ class RequestLifecycle:
             try:
                 state = next((state for state in local.materialised.states if state is not None), None)
                 table = self._offered(local)
-                ready = endpoint if written and not self._tiers.under_way(local.runs) else 0
+                ready = endpoint if written and not self._tiers.under_way(local.last_run) else 0
                 self.source.offer(request.request_id, table, request.prompt_tokens, ready, state)
             except Exception as error:
                 self.source.withdraw(request.request_id)
@@ -227,11 +227,11 @@ class RequestLifecycle:
 
     def _wait_for_runs(self, local: LocalRequest, window: int, blocks: Sequence[int]) -> None:
         """Waves of a request touch these blocks: what others have there may be on its way to them, or from them."""
-        local.runs = max(local.runs, self._tiers.last_run(window, blocks))
+        local.last_run = max(local.last_run, self._tiers.last_run(window, blocks))
 
     def wave_begins(self, locals_: Sequence[LocalRequest]) -> None:
         """The LOOP thread queues a wave of these next."""
-        self._tiers.follow(max((local.runs for local in locals_), default=0))
+        self._tiers.follow(max((local.last_run for local in locals_), default=0))
 
     def chunk_executed(
         self, local: LocalRequest, span: Span, compute: tuple[float, ...], *, more: bool = False

@@ -33,7 +33,7 @@ class LocalRequest:
         materialised: the blocks of every window once they are its own.
         table: int64 block table once it is executable here, with a row for each window of attention if there are
             several; else None.
-        runs: number of the last run of block moves that touches its blocks; its waves come after that.
+        last_run: number of the last run of block moves that touches its blocks; its waves come after that.
         position: next token this rank will compute; everything before it is in the pool.
         snapshots: by window, device block to copy the state to at each token position of the chunk under way.
         compute: per rank, seconds of the waves it was part of so far (complete on the last rank).
@@ -49,7 +49,7 @@ class LocalRequest:
     endpoint: int | None = None
     materialised: Materialised | None = None
     table: torch.Tensor | None = None
-    runs: int = 0
+    last_run: int = 0
     position: int = 0
     snapshots: tuple[dict[int, int], ...] = ()
     compute: list[float] = field(default_factory=list)
