@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,11 +15,18 @@ from wavepp_worker.model.stage_loader import load_stage
 
 
 class Rotary:
-    """Attributes: ``calls``, and whether it takes its ``pairs`` side by side, which is another embedding."""
+    """The kernel.
 
-    def __init__(self, pairs: bool = False) -> None:
+    Attributes:
+        calls: so far.
+        pairs: it takes pairs that lie side by side, which is another embedding.
+        spoils: what else it does wrong, to queries or keys ``[tokens, heads, dim]`` that are rotated.
+    """
+
+    def __init__(self, pairs: bool = False, spoils: Callable[[torch.Tensor], Any] = lambda _: None) -> None:
         self.calls = 0
         self.pairs = pairs
+        self.spoils = spoils
 
     def apply(
         self,
@@ -47,6 +55,7 @@ class Rotary:
             )
             a, b = apart.unbind(-2)
             heads.copy_(torch.cat([a * cos - b * sin, b * cos + a * sin], -1))
+            self.spoils(heads)
 
 
 def rotary(patch: pytest.MonkeyPatch, fake: Rotary, dtype: torch.dtype = torch.float32) -> FlashInferRotary:

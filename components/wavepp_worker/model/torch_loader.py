@@ -123,10 +123,9 @@ def load_torch_stage(
     fuse_elementwise(model)
     if launches(model.device):
         windows = {i: parts.windows[i] for i in layers if caches[i].per_token}
-        rotated = fuse_on_gpu(model, windows, find_rotary(model.device, model.dtype))
-        logger.info(
-            "FlashInfer's kernel rotates queries and keys in %d of %d layers", len(rotated), len(layers)
-        )
+        rotary = find_rotary(model.device, model.dtype)
+        changed = fuse_on_gpu(model, windows, rotary)
+        logger.info("%s%s", changed, "" if rotary else ": FlashInfer is not installed, or not for this dtype")
     if trimmed:
         trim(last)
     if kv_dtype == "fp8":

@@ -30,9 +30,17 @@ def test_the_ladder_halves_to_blocks_down_to_b_min() -> None:
     assert budget_ladder(64, 64, 16) == (64,)
 
 
-@pytest.mark.parametrize(("M", "b_min"), [(32, 64), (64, 8), (60, 16), (64, 24)])
-def test_budgets_that_are_no_blocks_are_refused(M: int, b_min: int) -> None:
-    with pytest.raises(ConfigError, match="multiples of"):
+@pytest.mark.parametrize(
+    ("M", "b_min", "sentence"),
+    [
+        (32, 64, "min_num_batched_tokens: the smallest waves, 64 tokens, are larger than the largest"),
+        (64, 8, "min_num_batched_tokens: 8 is no multiple of block_size=16"),
+        (60, 16, "max_num_batched_tokens: 60 is no multiple of block_size=16"),
+        (64, 24, "min_num_batched_tokens: 24 is no multiple of block_size=16"),
+    ],
+)
+def test_budgets_that_are_no_blocks_are_refused(M: int, b_min: int, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{sentence}"):
         budget_ladder(M, b_min, 16)
 
 

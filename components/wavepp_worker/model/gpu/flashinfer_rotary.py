@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -21,10 +22,13 @@ logger = logging.getLogger(__name__)
 
 _DTYPES = (torch.float16, torch.bfloat16)
 _DIMS = (64, 128, 256)
-_TOKENS = (1, 37)
-"""Of the waves that it is tried with."""
-_TOLERANCE = 0.05
-"""Of numbers around 1, up to 5, in 16 bits; another rotation is off by whole ones."""
+_TABLES = 2
+"""Of one wave: models with windows may have angles of their own for these."""
+_FEW, _SOME = 1, 300
+_ROWS = 64
+"""Of the many tokens of a trial, at most, that are computed by transformers as well."""
+_TOLERANCE = 0.008
+"""Of a number, or of 1 for smaller ones: twice what 16 bits round by."""
 
 
 class FlashInferRotary:
@@ -34,22 +38,23 @@ class FlashInferRotary:
         """``apply``: ``flashinfer.rope.apply_rope_with_cos_sin_cache_inplace``."""
         self._device, self._dtype, self._apply = device, dtype, apply
         self._takes: dict[Heads, bool] = {}
-        self._cos: torch.Tensor | None = None
-        """Of the wave that ``_table`` is made of."""
-        self._table = self._rows = torch.empty(0)
+        self._tables: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=_TABLES)
+        """Cosines as waves gave them, and what was made of these and of the sines."""
+        self._rows = torch.empty(0, dtype=torch.int32)
 
     def takes(self, heads: Heads) -> bool:
         """Whether layers with these heads go through it; if the kernel does not work for them, the log says so."""
         if heads.dim not in _DIMS:
             return False
         if heads not in self._takes:
-            fault = fault_of(lambda: self._agrees(heads))
+            fault = fault_of(lambda: all(self._agrees(heads, tokens) for tokens in self._trials(heads.dim)))
             if fault:
                 logger.warning(
                     "FlashInfer's rotary embedding is not used for %d heads of queries, %d of keys and dim %d: %s",
                     *(heads.queries, heads.keys, heads.dim, fault),
                 )
             self._takes[heads] = not fault
+            self._tables.clear()
         return self._takes[heads]
 
     def rotate(self, query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
@@ -58,39 +63,57 @@ class FlashInferRotary:
         Args:
             query: ``[tokens, heads, dim]``, contiguous.
             key: likewise, of its own heads.
-            cos: ``[1, tokens, dim]``, of which the second half repeats the first; one tensor for all layers of a wave.
+            cos: ``[1, tokens, dim]``, of which the second half repeats the first; one tensor for many layers of a wave.
             sin: likewise.
         """
-        if cos is not self._cos:
-            half = cos.shape[-1] // 2
-            self._table = torch.cat((cos[0, :, :half], sin[0, :, :half]), -1).float()
-            self._rows = torch.arange(len(query), dtype=torch.int32, device=cos.device)
-            self._cos = cos
-        dim = query.shape[-1]
-        self._apply(
-            self._rows, *(each.view(len(each), -1) for each in (query, key)), dim, self._table, is_neox=True
-        )
+        tokens, _, dim = query.shape
+        if tokens > len(self._rows):
+            self._rows = torch.arange(tokens, dtype=torch.int32, device=query.device)
+        flat = (each.view(tokens, -1) for each in (query, key))
+        self._apply(self._rows[:tokens], *flat, dim, self._table(cos, sin), is_neox=True)
 
-    def _agrees(self, heads: Heads) -> bool:
-        draw = torch.Generator().manual_seed(0)
+    def _table(self, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        for known, table in self._tables:
+            if known is cos:
+                return table
+        half = cos.shape[-1] // 2
+        table = torch.cat((cos[0, :, :half], sin[0, :, :half]), -1).float()
+        self._tables.append((cos, table))
+        return table
+
+    def _trials(self, dim: int) -> tuple[int, ...]:
+        """How many tokens it is tried with: many have a kernel of their own, which takes as many as fill the GPU."""
+        if self._device.type != "cuda":
+            return _FEW, _SOME
+        gpu = torch.cuda.get_device_properties(self._device)
+        # Blocks are of 128 threads, each of which takes eight numbers.
+        blocks = gpu.multi_processor_count * gpu.max_threads_per_multi_processor // 128
+        return _FEW, _SOME, blocks * (128 * 8 // dim) + 1
+
+    def _agrees(self, heads: Heads, tokens: int) -> bool:
+        draw = torch.Generator(self._device).manual_seed(tokens)
+        query, key, angles = (
+            torch.randn(tokens, count, width, generator=draw, device=self._device)
+            for count, width in ((heads.queries, heads.dim), (heads.keys, heads.dim), (1, heads.dim // 2))
+        )
+        query, key = query.to(self._dtype), key.to(self._dtype)
+        angles = angles[:, 0].repeat(1, 2)[None]
+        cos, sin = angles.cos().to(self._dtype), angles.sin().to(self._dtype)
+        rows = torch.arange(0, tokens, max(1, tokens // _ROWS), device=self._device)
+        # The last one as well, where blocks end.
+        rows[-1] = tokens - 1
+        # Heads lie before tokens in transformers.
+        wanted = apply_rotary_pos_emb(
+            *(each[rows].float()[None] for each in (query, key)),
+            *(each[:, rows].float() for each in (cos, sin)),
+            unsqueeze_dim=2,
+        )
         with torch.inference_mode():
-            for tokens in _TOKENS:
-                query, key = (
-                    torch.randn(tokens, count, heads.dim, generator=draw).to(self._dtype)
-                    for count in (heads.queries, heads.keys)
-                )
-                angles = torch.randn(1, tokens, heads.dim // 2, generator=draw).repeat(1, 1, 2)
-                cos, sin = angles.cos().to(self._dtype), angles.sin().to(self._dtype)
-                # Heads lie before tokens in transformers.
-                wanted = apply_rotary_pos_emb(
-                    *(each.float()[None] for each in (query, key)), cos.float(), sin.float(), unsqueeze_dim=2
-                )
-                there = [each.to(self._device) for each in (query, key, cos, sin)]
-                self.rotate(*there)
-                for got, want in zip(there, wanted, strict=False):
-                    if not bool(((got.cpu().float() - want[0]).abs() < _TOLERANCE).all()):
-                        return False
-        return True
+            self.rotate(query, key, cos, sin)
+        return all(
+            bool(((got[rows].float() - want[0]).abs() < _TOLERANCE * want[0].abs().clamp(min=1)).all())
+            for got, want in zip((query, key), wanted, strict=True)
+        )
 
 
 def find_rotary(device: torch.device, dtype: torch.dtype) -> FlashInferRotary | None:

@@ -8,6 +8,7 @@ norm is six of them or more as transformers has it, a rotary embedding ten. As i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,25 +29,46 @@ def launches(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def fuse_on_gpu(
-    model: Any, windows: Mapping[int, int | None], rotary: FlashInferRotary | None
-) -> frozenset[int]:
+@dataclass(frozen=True)
+class Fused:
+    """What was changed.
+
+    Attributes:
+        norms: modules whose norm is torch's kernel.
+        gates: feed-forward parts whose activation is computed in place.
+        rotated: layers whose queries and keys FlashInfer rotates.
+        attending: layers whose queries and keys somebody rotates.
+    """
+
+    norms: int
+    gates: int
+    rotated: int
+    attending: int
+
+    def __str__(self) -> str:
+        others = "" if self.rotated == self.attending else ", by transformers in the others"
+        return (
+            f"torch's rms_norm in {self.norms} modules, gated activations in place in {self.gates}, queries and keys "
+            f"rotated by FlashInfer in {self.rotated} of {self.attending} layers{others}"
+        )
+
+
+def fuse_on_gpu(model: Any, windows: Mapping[int, int | None], rotary: FlashInferRotary | None) -> Fused:
     """Norms and gated activations, wherever they are, and the rotary embeddings of some layers.
 
     Args:
         windows: of layers whose attention is paged, tokens that a token sees, itself included; None for all.
         rotary: what rotates; None where there is nothing.
-
-    Returns:
-        The layers that it rotates in.
     """
+    norms = gates = rotated = 0
     for module in model.modules():
         # One in another dtype promotes what it multiplies.
         if computes_as(module, LlamaRMSNorm) and module.weight.dtype is model.dtype:
             module.forward = partial(_norm, module)
+            norms += 1
         elif is_gated_silu(module):
             module.forward = partial(_gated, module)
-    rotated = set()
+            gates += 1
     for layer, window in windows.items():
         attention: Any = getattr(model.base_model.layers[layer], "self_attn", None)
         if rotary is None or attention is None or not rotates_as_llama(attention):
@@ -55,8 +77,8 @@ def fuse_on_gpu(
         queries, keys = (each.out_features // dim for each in (attention.q_proj, attention.k_proj))
         if rotary.takes(Heads(queries, keys, dim)):
             attention.forward = partial(_attend, attention, window, rotary)
-            rotated.add(layer)
-    return frozenset(rotated)
+            rotated += 1
+    return Fused(norms, gates, rotated, len(windows))
 
 
 def _norm(module: Any, x: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""How a model's layers are best divided over the stages of a pipeline here."""
