@@ -69,7 +69,7 @@ def ours(name: str, cell: str, traffic: Traffic, config: EngineConfig, rate: flo
         time.sleep(HEARTBEAT)
         idle = {cause: total - before[cause] for cause, total in _idle(those).items()}
     tokens = sum(each.prompt_tokens for each in results)
-    flops = SHAPES[name].flops((each.prompt_tokens, each.reused_tokens) for each in results)
+    flops = SHAPES[name].flops(((each.prompt_tokens, each.reused_tokens) for each in results), trimmed=True)
     completion = [each.timings.total for each in results]
     reused = sum(each.reused_tokens for each in results) / tokens
     return Row(
@@ -108,7 +108,8 @@ def plain(name: str, cell: str, traffic: Traffic, directory: Path, device: str, 
     """The first prompts of a cell, each computed whole and alone."""
     prompts = traffic.prompts[:PLAIN_PROMPTS]
     taken = plain_seconds(directory, prompts, device)
-    tokens, flops = sum(map(len, prompts)), SHAPES[name].flops((len(prompt), 0) for prompt in prompts)
+    tokens = sum(map(len, prompts))
+    flops = SHAPES[name].flops(((len(prompt), 0) for prompt in prompts), trimmed=False)
     seconds = sum(taken)
     return Row(
         name,

@@ -23,18 +23,23 @@ class Shape:
     vocabulary: int
     tied: bool = False
 
-    def flops(self, prompts: Iterable[tuple[int, int]]) -> float:
+    def flops(self, prompts: Iterable[tuple[int, int]], *, trimmed: bool) -> float:
         """Operations of a prefill, given each prompt's tokens and how many of them are reused.
 
         Those of matrix products and of attention to what a token may see; the output head runs once a prompt.
+
+        Args:
+            trimmed: the last layer's feed-forward part runs once a prompt as well, as in our stages.
         """
         total = 0.0
+        feed_forward = 2.0 * self.hidden * 3 * self.intermediate
         projections = self.head_dim * (2 * self.heads + 2 * self.key_heads)
         of_token = 2.0 * self.layers * self.hidden * (projections + 3 * self.intermediate)
         for tokens, reused in prompts:
             seen = (tokens * (tokens + 1) - reused * (reused + 1)) / 2
             total += of_token * (tokens - reused) + 4.0 * self.layers * self.heads * self.head_dim * seen
             total += 2.0 * self.hidden * self.vocabulary
+            total -= feed_forward * (tokens - reused - 1) if trimmed else 0.0
         return total
 
 

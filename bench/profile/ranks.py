@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 from wavepp_worker import EngineConfig, PrefillEngine, token_ids
@@ -92,7 +93,7 @@ def times_of(
 ) -> list[RankTime]:
     """What each of ``count`` ranks did by a timeline's events, in ``seconds`` that were measured."""
     ranks = [RankTime() for _ in range(count)]
-    waves: list[list[tuple[int, dict[str, Any]]]] = [[] for _ in range(count)]
+    waves: list[list[tuple[tuple[int, int], dict[str, Any]]]] = [[] for _ in range(count)]
     lengths = {f"timed-{number}": len(prompt) for number, prompt in enumerate(traffic.prompts)}
     slices = [each for each in events if each["ph"] == "X" and each["cat"] in ("loop", "answers")]
     # The first wait began before anybody asked.
@@ -106,15 +107,27 @@ def times_of(
             rank.loop[LOOP_PARTS[name]] += event["dur"] / 1e6
         if name == "forward":
             rank.waves += 1
-            waves[event["pid"] - 1].append((event["args"]["tokens"], event["args"]))
+            waves[event["pid"] - 1].append((_size(event["args"]), event["args"]))
     for rank, those in zip(ranks, waves, strict=True):
         rank.loop["messages, turns"] = max(0.0, seconds - sum(rank.loop.values()))
-        those.sort(key=lambda each: each[0])
         if not those:
             continue
-        chosen = those[len(those) // 2][1]
+        chosen = _median(those)
         for span, request in zip(chosen["spans"], chosen["requests"], strict=True):
             start, end = map(int, span.split(" to "))
             # Ranks know a request by its name and a number.
             rank.spans.append((start, end - start, end == lengths.get(request.rpartition("-")[0], end)))
     return ranks
+
+
+def _size(wave: dict[str, Any]) -> tuple[int, int]:
+    """Its tokens, and how many pairs of a token and one that it sees."""
+    spans = [tuple(map(int, span.split(" to "))) for span in wave["spans"]]
+    return wave["tokens"], sum((end * (end + 1) - start * (start + 1)) // 2 for start, end in spans)
+
+
+def _median(waves: Sequence[tuple[tuple[int, int], dict[str, Any]]]) -> dict[str, Any]:
+    """Of the waves with the median number of tokens, that which sees the median number before."""
+    tokens = median_low(size for (size, _), _ in waves)
+    alike = sorted((each for each in waves if each[0][0] == tokens), key=lambda each: each[0][1])
+    return alike[(len(alike) - 1) // 2][1]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 from wavepp_worker.model.model_info import ModelInfo, read_model_info
@@ -44,6 +45,13 @@ def test_one_layer_of_each_kind_is_timed_and_the_last_by_itself(tiny_model: Call
     )
     assert kinds_of(read_model_info(tiny_model("deepseek_v3"))) == [1, 1, 2, 2, 2, 5], "two are dense"
     assert kinds_of(read_model_info(tiny_model("gpt_oss")))[:3] == [2, 1, 2], "every second has a window"
+
+
+def test_a_layer_that_sees_everything_is_none_with_a_window(tmp_path: Path) -> None:
+    """They multiply as many parameters."""
+    info = read_model_info(make_model(tmp_path / "eight", "gemma3_text", num_hidden_layers=8))
+    assert info.layer_costs[0] == info.layer_costs[5]
+    assert kinds_of(info) == [1, 1, 1, 1, 1, 5, 1, 7]
 
 
 def test_layers_of_experts_are_no_dense_ones_though_a_token_meets_as_many_parameters(tmp_path: Path) -> None:
@@ -135,6 +143,43 @@ def test_the_command(tiny_model: Callable, monkeypatch: pytest.MonkeyPatch) -> N
     [row] = [line.split() for line in result.output.splitlines() if line.split()[:1] == ["6"]]
     assert row[1:3] == ["1,1,1,1,1,1", "none"]
     assert row[-1] == "1.00"
+
+
+def test_what_is_asked_for_is_what_is_timed(tiny_model: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    load = stage_times.load_stage
+
+    def loaded(model: Path, layers: range, dtype: torch.dtype, device: str, *given: Any) -> Any:
+        stage = load(model, layers, dtype, "cpu", *given)
+        forward = stage.forward
+        stage.forward = lambda inputs, chunks, kv: (
+            asked.append((device, dtype, chunks)) or forward(inputs, chunks, kv)
+        )
+        return stage
+
+    monkeypatch.setattr(stage_times, "RUNS", 1)
+    monkeypatch.setattr(stage_times, "load_stage", loaded)
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: asked.append(threads))
+    wave = ("--requests", "2", "--tokens", "8", "--behind", "40", "--dtype", "bfloat16")
+    result = run(
+        monkeypatch,
+        "--model",
+        str(tiny_model("llama")),
+        *wave,
+        "--device",
+        "cuda:1",
+        "--threads",
+        "3",
+        "--stages",
+        "2",
+    )
+    assert result.exit_code == 0, result.output
+    assert asked.pop(0) == 3
+    for device, dtype, chunks in asked:
+        assert (device, dtype) == ("cuda:1", torch.bfloat16)
+        assert [(chunk.start, chunk.length) for chunk in chunks] == [(40, 8)] * 2
+        tables = torch.cat([chunk.block_table for chunk in chunks]).tolist()
+        assert len({*tables}) == len(tables) == 4, "blocks of their own"
 
 
 @pytest.mark.parametrize(

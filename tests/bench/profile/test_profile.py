@@ -90,3 +90,13 @@ def test_a_ranks_time_is_divided_and_its_median_wave_found() -> None:
     assert first.loop["messages, turns"] == pytest.approx(0.002)
     assert second.loop["waits for the neighbour"] == pytest.approx(0.007)
     assert first.spans == [(0, 8, False), (4, 2, True)]
+
+
+def test_of_waves_of_a_size_the_one_with_the_median_context_is_shown() -> None:
+    """Else it would be any: nearly all waves of long prompts are full."""
+    events = [
+        _slice(0, "forward", 1, spans=[span], requests=["timed-0-7"], tokens=512)
+        for span in ("1536 to 2048", "0 to 512", "1024 to 1536", "512 to 1024", "0 to 512")
+    ]
+    (rank,) = times_of(events, 1, 0.02, Traffic(1, [], [[0] * 2048]))
+    assert rank.spans == [(512, 512, False)]

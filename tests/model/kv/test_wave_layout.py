@@ -59,3 +59,23 @@ def test_the_wave_that_runs_is_known_to_its_thread_only_while_it_runs() -> None:
         assert current_wave() is outer
     with pytest.raises(LookupError):
         current_wave()
+
+
+def test_which_tokens_go_through_an_adapter_is_brought_without_a_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tokens side by side are a slice, which nobody has to bring."""
+    brought: list[list[int]] = []
+    monkeypatch.setattr(
+        wave_layout, "to_device", lambda tensor, device: brought.append(tensor.tolist()) or tensor
+    )
+    chunks = [
+        Chunk(0, length, torch.tensor([number]), False, adapter=name)
+        for number, (name, length) in enumerate((("a", 2), ("b", 1), ("a", 1), ("", 2), ("c", 1), ("c", 2)))
+    ]
+    wave = lay_out_wave(chunks, 4, CPU)
+    brought.clear()
+    rows = wave.adapter_rows
+    assert brought == [[0, 1, 3]]
+    assert (rows["b"], rows["c"]) == (slice(2, 3), slice(6, 9))
+    assert rows.keys() == {"a", "b", "c"}
