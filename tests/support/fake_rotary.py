@@ -64,12 +64,10 @@ def rotary(patch: pytest.MonkeyPatch, fake: Rotary, dtype: torch.dtype = torch.f
     return FlashInferRotary(torch.device("cpu"), dtype, fake.apply)
 
 
-def load_as_on_gpu(
-    patch: pytest.MonkeyPatch, found: FlashInferRotary | None, *model: Any, **options: Any
-) -> Any:
-    """A stage as the loader makes it where operations are launches, on the CPU and without this project's kernels."""
+def load_as_on_gpu(found: FlashInferRotary | None, *model: Any) -> Any:
+    """A stage as the loader makes it on a GPU, on the CPU and without this project's kernels."""
     with pytest.MonkeyPatch.context() as inner:
         inner.setattr(native_library, "library", lambda: None)
-        inner.setattr(torch_loader, "launches", lambda device: True)
+        inner.setattr(torch_loader, "is_gpu", lambda device: True)
         inner.setattr(torch_loader, "find_rotary", lambda *_: found)
-        return load_stage(*model, **options)
+        return load_stage(*model)

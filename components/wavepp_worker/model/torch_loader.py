@@ -28,7 +28,7 @@ from wavepp_worker.model.files.quantisation import Scheme, scheme_of
 from wavepp_worker.model.files.stored_tensors import expanded_tensors
 from wavepp_worker.model.gpu.flashinfer_attention import FlashInfer, find_flashinfer
 from wavepp_worker.model.gpu.flashinfer_rotary import find_rotary
-from wavepp_worker.model.gpu.fused_modules import fuse_on_gpu, launches
+from wavepp_worker.model.gpu.fused_modules import fuse_on_gpu, is_gpu
 from wavepp_worker.model.kv.layer_cache import INDEXED, LATENT, SHARED_INDEX, LayerCache, in_fp8
 from wavepp_worker.model.kv.paged_kv import ShapeRecorder
 from wavepp_worker.model.kv.wave_layout import WaveLayout, running
@@ -121,7 +121,7 @@ def load_torch_stage(
     if flashinfer is not None and not flashinfer.taken:
         flashinfer = None
     fuse_elementwise(model)
-    if launches(model.device):
+    if is_gpu(model.device):
         windows = {i: parts.windows[i] for i in layers if caches[i].per_token}
         rotary = find_rotary(model.device, model.dtype)
         changed = fuse_on_gpu(model, windows, rotary)

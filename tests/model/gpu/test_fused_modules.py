@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
-from wavepp_worker.model.gpu.fused_modules import fuse_on_gpu, launches
+from wavepp_worker.model.gpu.fused_modules import fuse_on_gpu, is_gpu
 from wavepp_worker.model.lora import read_adapters
 from wavepp_worker.model.stage import Chunk
 
@@ -96,7 +96,7 @@ def test_a_stage_computes_what_it_did(
     (plain,) = stages(directory, (6,), by_torch=True)
     fake = Rotary()
     caplog.set_level(logging.INFO)
-    stage = load_as_on_gpu(monkeypatch, rotary(monkeypatch, fake), directory, range(6), torch.float32, "cpu")
+    stage = load_as_on_gpu(rotary(monkeypatch, fake), directory, range(6), torch.float32, "cpu")
     others = "" if rotated else ", by transformers in the others"
     assert f"rotated by FlashInfer in {rotated} of 6 layers{others}" in caplog.text
     fake.calls = 0
@@ -118,7 +118,7 @@ def test_without_the_kernel_transformers_rotates(
     caplog.set_level(logging.INFO)
     for found in (None, rotary(monkeypatch, Rotary(pairs=True))):
         caplog.clear()
-        stage = load_as_on_gpu(monkeypatch, found, directory, range(6), torch.float32, "cpu")
+        stage = load_as_on_gpu(found, directory, range(6), torch.float32, "cpu")
         row = stage.forward(tokens, [Chunk(0, 20, TABLES[0], True)], stage.make_kv(24, 8)).logits[0]
         assert torch.allclose(row, plain(directory, tokens)[-1], atol=5e-4)
         assert "torch's rms_norm in 13 modules, gated activations in place in 6" in caplog.text
@@ -132,7 +132,7 @@ def test_in_16_bits_it_is_as_near_to_float32_as_transformers(
     tokens = torch.randint(0, 300, (60,), generator=torch.Generator().manual_seed(3))
     narrow = torch.bfloat16
     found = rotary(monkeypatch, Rotary(), narrow)
-    stage = load_as_on_gpu(monkeypatch, found, directory, range(6), narrow, "cpu")
+    stage = load_as_on_gpu(found, directory, range(6), narrow, "cpu")
     row = stage.forward(tokens, [Chunk(0, 60, TABLES[0], True)], stage.make_kv(24, 8)).logits[0]
     truth = plain(directory, tokens)[-1]
     own = (plain(directory, tokens, narrow)[-1] - truth).abs().mean()
@@ -148,7 +148,7 @@ def test_adapters_add_to_what_is_rotated_and_gated(
     merged = merge(tmp_path / "merged", directory, path)
     adapters = list(read_adapters([f"a={path}"]).values())
     found = rotary(monkeypatch, Rotary())
-    stage = load_as_on_gpu(monkeypatch, found, directory, range(6), torch.float32, "cpu", adapters)
+    stage = load_as_on_gpu(found, directory, range(6), torch.float32, "cpu", adapters)
     tokens = torch.randint(0, 300, (24,), generator=torch.Generator().manual_seed(4))
     chunks = [Chunk(0, 24, TABLES[0], True, adapter="a"), Chunk(0, 24, TABLES[1], True)]
     rows = stage.forward(tokens.repeat(2), chunks, stage.make_kv(24, 8)).logits
@@ -163,7 +163,7 @@ def test_what_lies_between_products_is_7_launches_of_a_layer_in_place_of_26(
     directory = tiny_model("llama")
     (before,) = stages(directory, (6,), by_torch=True)
     found = rotary(monkeypatch, Rotary())
-    after = load_as_on_gpu(monkeypatch, found, directory, range(6), torch.float32, "cpu")
+    after = load_as_on_gpu(found, directory, range(6), torch.float32, "cpu")
     rotated: list[Any] = []
     monkeypatch.setattr(found, "_apply", lambda *given, **_: rotated.append(given))
     counts = []
@@ -196,7 +196,7 @@ def test_only_what_is_known_is_changed() -> None:
 
 def test_it_needs_no_number_of_the_device(tiny_model: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     made = rotary(monkeypatch, Rotary())
-    stage = load_as_on_gpu(monkeypatch, made, tiny_model("qwen3"), range(6), torch.float32, "cpu")
+    stage = load_as_on_gpu(made, tiny_model("qwen3"), range(6), torch.float32, "cpu")
     monkeypatch.setattr(made, "_apply", lambda *_, **__: None)
     nowhere = Nowhere(stage, monkeypatch)
     kv = nowhere.stage.make_kv(24, 8)
@@ -204,6 +204,6 @@ def test_it_needs_no_number_of_the_device(tiny_model: Callable, monkeypatch: pyt
         nowhere.forward(tokens, chunks, kv)
 
 
-def test_where_operations_are_launches() -> None:
-    assert launches(torch.device("cuda:1"))
-    assert not launches(torch.device("cpu"))
+def test_where_fewer_launches_are_better() -> None:
+    assert is_gpu(torch.device("cuda:1"))
+    assert not is_gpu(torch.device("cpu"))

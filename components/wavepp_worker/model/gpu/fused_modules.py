@@ -24,8 +24,8 @@ from wavepp_worker.model.known_modules import is_gated_silu, rotates_as_llama
 from wavepp_worker.model.kv.paged_kv import PagedCache
 
 
-def launches(device: torch.device) -> bool:
-    """Whether each operation there is a launch of the host's."""
+def is_gpu(device: torch.device) -> bool:
+    """Whether each operation there is a launch, of which fewer are better."""
     return device.type == "cuda"
 
 
