@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from wavepp_worker.errors import WaveppError
 from wavepp_worker.model.kv import wave_layout, window_layout
 from wavepp_worker.model.kv.wave_layout import current_wave, lay_out_wave, running
@@ -79,3 +81,41 @@ def test_which_tokens_go_through_an_adapter_is_brought_without_a_wait(
     assert brought == [[0, 1, 3]]
     assert (rows["b"], rows["c"]) == (slice(2, 3), slice(6, 9))
     assert rows.keys() == {"a", "b", "c"}
+
+
+@given(data=st.data())
+def test_slots_that_a_device_makes_are_those_of_the_host(data: st.DataObject) -> None:
+    """Chunks and decode steps, windows of any span, tables longer than need be, and blocks anywhere."""
+    block_size = data.draw(st.sampled_from([1, 3, 4, 16]))
+    decode = data.draw(st.booleans())
+    spans = (0, *data.draw(st.lists(st.integers(1, 40), max_size=2)))
+    chunks, free = (
+        [],
+        iter(torch.randperm(500, generator=torch.Generator().manual_seed(data.draw(st.integers(0, 99))))),
+    )
+    for _ in range(data.draw(st.integers(1, 5))):
+        start = data.draw(st.integers(1 if decode else 0, 50))
+        length = 1 if decode else data.draw(st.integers(1, 30))
+        blocks = -(-(start + length) // block_size) + data.draw(st.integers(0, 2))
+        chunks.append(Chunk(start, length, torch.stack([next(free) for _ in range(blocks)]), True))
+    in_place = data.draw(st.booleans())
+    plain = lay_out_wave(chunks, block_size, CPU, spans)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wave_layout, "to_device", lambda tensor, device: tensor)
+        # Whatever the one copy does not bring would be brought by another.
+        patch.setattr(window_layout, "to_device", lambda tensor, device: tensor if device == CPU else 1 / 0)
+        placed = lay_out_wave(chunks, block_size, torch.device("meta"), spans, in_place=in_place)
+        for number, span in enumerate(spans):
+            there, here = placed.window(number, span), plain.window(number, span)
+            assert torch.equal(there.write_slots, here.write_slots)
+            if in_place:
+                assert torch.equal(there.read_blocks, here.read_blocks)
+            elif here.read_slots is None:
+                assert there.read_slots is None
+            else:
+                assert torch.equal(there.read_slots, here.read_slots)
+
+
+def test_a_table_that_is_too_short_is_refused_before_a_device_uses_it() -> None:
+    with pytest.raises(WaveppError, match=r"tokens \[3, 9\) need 3 blocks of 4 but the block table has 2"):
+        lay_out_wave([Chunk(3, 6, FIRST, True)], 4, torch.device("meta"), (0,))

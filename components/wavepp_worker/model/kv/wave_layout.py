@@ -133,29 +133,24 @@ class WaveLayout:
         return self._windows[number, span]
 
     def bring(self, spans: Sequence[int], *, in_place: bool) -> None:
-        """Take to the device, by one copy, what its layers have to know of the wave.
+        """Take to the device, by one copy, what its layers have to know of the wave, and make the slots of it there.
 
         Args:
             spans: of their windows.
             in_place: all of them read the pools where they are.
         """
         windows = [self.window(number, span) for number, span in enumerate(spans)]
-        written = [window.host_write_slots() for window in windows]
-        read = [window.host_read_blocks() if in_place else window.host_read_slots() for window in windows]
-        bounds = [window.host_bounds() for window in windows]
-        there_is = (slots for slots in read if slots is not None)
-        parts = [self.positions[0], self.wanted, *bounds, *written, *there_is]
+        parts = [self.positions[0], self.wanted]
+        for window in windows:
+            parts += [window.host_bounds(), window.host_places(), window.host_read_blocks()]
         there = iter(to_device(torch.cat(parts), self.device).split([len(part) for part in parts]))
         self.positions, self.wanted = next(there)[None], next(there)
         for window in windows:
-            window.bounds = window.as_bounds(next(there))
-        for window in windows:
-            window.write_slots = next(there)
-        for window, slots in zip(windows, read, strict=True):
+            bounds, places, blocks = next(there), next(there), next(there)
+            window.bounds = window.as_bounds(bounds)
+            window.place(blocks, bounds, places, self.positions[0], read=not in_place)
             if in_place:
-                window.read_blocks = next(there).to(torch.int32)
-            else:
-                window.read_slots = None if slots is None else next(there)
+                window.read_blocks = blocks.to(torch.int32)
 
 
 def lay_out_wave(

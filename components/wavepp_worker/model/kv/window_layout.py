@@ -20,14 +20,18 @@ def token_slots(block_table: torch.Tensor, start: int, end: int, block_size: int
         WaveppError: the block table is too short.
     """
     table = block_table.cpu()
+    _require_blocks(table, start, end, block_size)
+    # numpy's small operations take a fifth of torch's time, and a wave may have many requests.
+    blocks, offsets = np.divmod(np.arange(start, end), block_size)
+    return torch.from_numpy(table.numpy()[blocks] * block_size + offsets)
+
+
+def _require_blocks(table: torch.Tensor, start: int, end: int, block_size: int) -> None:
     if end > len(table) * block_size:
         raise WaveppError(
             f"tokens [{start}, {end}) need {-(-end // block_size)} blocks of {block_size} but the block table "
             f"has {len(table)}"
         )
-    # numpy's small operations take a fifth of torch's time, and a wave may have many requests.
-    blocks, offsets = np.divmod(np.arange(start, end), block_size)
-    return torch.from_numpy(table.numpy()[blocks] * block_size + offsets)
 
 
 class WindowLayout:
@@ -149,16 +153,70 @@ class WindowLayout:
         return torch.cat(slots)
 
     def host_read_blocks(self) -> torch.Tensor:
-        """``read_blocks`` on the CPU, int64."""
-        size = self._block_size
-        return torch.cat(
-            [
-                table[first // size : -(-(start + length) // size)]
-                for table, first, start, length in zip(
-                    self.tables, self.firsts, self._starts, self._lengths, strict=True
-                )
-            ]
-        )
+        """``read_blocks`` on the CPU, int64.
+
+        Raises:
+            WaveppError: a block table is too short.
+        """
+        size, parts = self._block_size, []
+        for table, first, start, length in zip(
+            self.tables, self.firsts, self._starts, self._lengths, strict=True
+        ):
+            _require_blocks(table, start, start + length, size)
+            parts.append(table[first // size : -(-(start + length) // size)])
+        return torch.cat(parts)
+
+    def host_places(self) -> torch.Tensor:
+        """Int64 on the CPU: what ``place`` wants to know of the requests, one behind the other.
+
+        By request, the first token that is read, and which of the blocks that are read would be that of its token 0.
+        """
+        _, blocks, _ = self.host_block_bounds()
+        firsts = torch.tensor(self.firsts)
+        return torch.cat([firsts, blocks[:-1] - firsts // self._block_size])
+
+    def place(
+        self,
+        blocks: torch.Tensor,
+        bounds: torch.Tensor,
+        places: torch.Tensor,
+        positions: torch.Tensor,
+        *,
+        read: bool,
+    ) -> None:
+        """Make the slots on the device, of what a wave brought there; nothing waits for it.
+
+        Args:
+            blocks: those of ``host_read_blocks``.
+            bounds: those of ``host_bounds``.
+            places: those of ``host_places``.
+            positions: int64 ``[tokens]`` of the wave.
+            read: ``read_slots`` as well.
+        """
+        firsts, at_zero = places.chunk(2)
+        tokens, ends = bounds.chunk(2)
+
+        def slots(requests: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+            return (
+                blocks[at_zero[requests] + at // self._block_size] * self._block_size + at % self._block_size
+            )
+
+        def owners(bound: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+            number = torch.arange(count, device=bound.device)
+            return number, torch.searchsorted(bound[1:], number, right=True)
+
+        self.write_slots = slots(owners(tokens, sum(self._lengths))[1], positions)
+        if not read or not max(self._starts):
+            return
+        if self._decode:
+            # Padding repeats a request's own first token: finite whenever its own cache is, and masked anyway.
+            number = torch.arange(self.most_keys, device=blocks.device)
+            behind = torch.where(number < ends.diff()[:, None], number, 0)
+            requests = torch.arange(len(self._starts), device=blocks.device)[:, None]
+            self.read_slots = slots(requests, firsts[:, None] + behind).flatten()
+            return
+        number, requests = owners(ends, sum(self._read))
+        self.read_slots = slots(requests, number - ends[requests] + firsts[requests])
 
     def host_block_bounds(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Int32 on the CPU.
