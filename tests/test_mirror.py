@@ -67,7 +67,8 @@ SEVERAL_MODULES = {
     "dynamo/test_guided_answers.py": Together("answers to random schemas by a worker with real engines"),
     "model/test_fp8_kv.py": Together("what a stage keeps in FP8, and what it computes of that"),
     "model/gpu/test_flashinfer_attention.py": Together(
-        "kernels that have to prove themselves", ("model/gpu/paged_kernel_check.py",)
+        "kernels that have to prove themselves",
+        ("model/gpu/flashinfer_library.py", "model/gpu/paged_kernel_check.py"),
     ),
     "model/grammar/test_judge.py": Together("grammars of strangers", ("model/grammar/judge_process.py",)),
     "serve/test_replicas.py": Together("processes beside those of the start", ("serve/process.py",)),

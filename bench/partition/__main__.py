@@ -23,7 +23,7 @@ from wavepp_worker.model.partition import check_partition, partition_layers
 from bench.common.origin import origin_now
 from bench.common.policies import require_known
 from bench.common.tables import plain_table, print_table
-from bench.partition.stage_times import StageTimes, Wave, kinds_of
+from bench.partition.stage_times import StageTimes, Wave
 from bench.vllm.sides import DTYPES
 
 LEAST_GAIN = 0.01
@@ -104,7 +104,7 @@ def main(
             f"a wave of {requests} prompts of {tokens} tokens behind {behind} cannot be computed here "
             f"({str(error).splitlines()[0]}); ask for less, or for more stages with --stages"
         ) from error
-    _print_layers(console, info, layers, stage)
+    _print_layers(console, times, layers, stage)
     _print_divisions(console, divisions)
 
 
@@ -122,14 +122,15 @@ def _require(info: ModelInfo, positions: int, stages: Sequence[int]) -> None:
         check_partition(info.num_layers, pp, None)
 
 
-def _print_layers(console: Console, info: ModelInfo, layers: Sequence[float], stage: float) -> None:
+def _print_layers(console: Console, times: StageTimes, layers: Sequence[float], stage: float) -> None:
     table = plain_table(
         "A wave in a layer",
         f"a stage takes {1000 * stage:.2f} ms more, whatever it has; {origin_now()}",
         texts=["layer", "keeps"],
         numbers=["layers alike", "ms", "million parameters"],
     )
-    kinds, last = kinds_of(info), info.num_layers - 1
+    info, kinds = times.info, times.kinds
+    last = info.num_layers - 1
     for layer in sorted(set(kinds)):
         cost = info.layer_costs[layer] + (info.head_cost if layer == last else 0.0)
         table.add_row(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -71,6 +71,11 @@ class StageTimes:
     notice: Callable[[range], None] = lambda layers: None
     _known: dict[range, float] = field(default_factory=dict)
 
+    @cached_property
+    def kinds(self) -> list[int]:
+        """``kinds_of`` the model."""
+        return kinds_of(self.info)
+
     def seconds(self, layers: range) -> float:
         """Of a wave in a stage of these layers: the least of ``RUNS``.
 
@@ -96,8 +101,8 @@ class StageTimes:
 
         Layers follow from stages of one, and what a stage takes from how much less several take together.
         """
-        count, kinds = self.info.num_layers, kinds_of(self.info)
-        alone = [self.seconds(range(layer, layer + 1)) for layer in kinds]
+        count = self.info.num_layers
+        alone = [self.seconds(range(layer, layer + 1)) for layer in self.kinds]
         # Neither the first layer nor the last, if there are others.
         run = range(1, min(1 + MOST_LAYERS_OF_A_RUN, count - 1)) if count > 3 else range(count)
         if len(run) < 2:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import torch
 from torch import nn
 from transformers.activations import SiLUActivation
 from transformers.models.llama import modeling_llama as llama
@@ -31,3 +32,25 @@ def rotates_as_llama(attention: Any) -> bool:
         and same_code(rotary, llama.apply_rotary_pos_emb)
         and same_code(half, llama.rotate_half)
     )
+
+
+def projected(
+    attention: Any, asking: torch.Tensor, hidden: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Queries, keys and values of attention that is known, not rotated yet, each ``[tokens, heads, dim]``.
+
+    Args:
+        asking: ``[1, tokens, hidden]`` of those that have queries.
+        hidden: likewise, of those that have keys and values.
+    """
+    query, key, value = (
+        project(of)[0].unflatten(-1, (-1, attention.head_dim))
+        for project, of in (
+            (attention.q_proj, asking),
+            (attention.k_proj, hidden),
+            (attention.v_proj, hidden),
+        )
+    )
+    if hasattr(attention, "q_norm"):
+        query, key = attention.q_norm(query), attention.k_norm(key)
+    return query, key, value

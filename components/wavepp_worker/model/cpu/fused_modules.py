@@ -1,7 +1,7 @@
 """Has transformers' modules compute their elementwise chains in one pass, where there are kernels for it.
 
-One whose ``forward`` is the code of Llama's, or of a sibling named here, computes the same, and all others stay as they
-are.
+One whose ``forward`` is the code of Llama's, or of a sibling (``known_modules``), computes the same, and all others stay
+as they are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wavepp_worker.model.cpu.native_linear import (
     takes_many,
 )
 from wavepp_worker.model.known_code import computes_as
-from wavepp_worker.model.known_modules import is_gated_silu, rotates_as_llama
+from wavepp_worker.model.known_modules import is_gated_silu, projected, rotates_as_llama
 from wavepp_worker.model.kv.paged_kv import PagedCache
 from wavepp_worker.model.kv.wave_layout import current_wave
 from wavepp_worker.model.lora_branches import has_branch, hooks_are_branches
@@ -121,16 +121,7 @@ def _attend(
     keys, values, at_hand = past_key_values.place(module.layer_idx, wave)
     trims = trimmed and wave.trimmed
     asking = hidden_states[:, wave.wanted] if trims else hidden_states
-    query, key, value = (
-        project(of)[0].unflatten(-1, (-1, module.head_dim))
-        for project, of in (
-            (module.q_proj, asking),
-            (module.k_proj, hidden_states),
-            (module.v_proj, hidden_states),
-        )
-    )
-    if hasattr(module, "q_norm"):
-        query, key = module.q_norm(query), module.k_norm(key)
+    query, key, value = projected(module, asking, hidden_states)
     (cos,), (sin,) = position_embeddings
     slots, spans = at_hand.write_slots, at_hand.spans
     if trims:

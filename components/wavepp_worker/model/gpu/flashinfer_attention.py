@@ -8,7 +8,6 @@ time.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,13 +18,13 @@ import torch
 from wavepp_worker.model.attention.heads import Heads
 from wavepp_worker.model.device.cuda_device import page_locked
 from wavepp_worker.model.gpu.flashinfer_latent import FlashInferLatent
-from wavepp_worker.model.gpu.flashinfer_plans import PlannedWrappers, fault_of
+from wavepp_worker.model.gpu.flashinfer_library import fault_of, installed_for
+from wavepp_worker.model.gpu.flashinfer_plans import PlannedWrappers
 from wavepp_worker.model.gpu.paged_kernel_check import agrees_with_torch
 from wavepp_worker.model.kv.window_layout import WindowLayout
 
 logger = logging.getLogger(__name__)
 
-_DTYPES = (torch.float16, torch.bfloat16)
 _DIMS = (64, 128, 256)
 _WORKSPACE_BYTES = 128 << 20
 """As much as its documentation recommends."""
@@ -149,7 +148,7 @@ class FlashInfer:
 
 def find_flashinfer(device: torch.device, dtype: torch.dtype) -> FlashInfer | None:
     """FlashInfer for a device, if it is installed and may have kernels there for numbers of a dtype."""
-    if device.type != "cuda" or dtype not in _DTYPES or importlib.util.find_spec("flashinfer") is None:
+    if not installed_for(device, dtype):
         return None
     try:
         library = importlib.import_module("flashinfer")

@@ -19,7 +19,8 @@ from wavepp_worker.model.attention.latent_absorption import (
     values_of,
 )
 from wavepp_worker.model.device.cuda_device import page_locked
-from wavepp_worker.model.gpu.flashinfer_plans import PlannedWrappers, fault_of
+from wavepp_worker.model.gpu.flashinfer_library import fault_of
+from wavepp_worker.model.gpu.flashinfer_plans import PlannedWrappers
 from wavepp_worker.model.gpu.paged_kernel_check import latents_agree_with_torch
 from wavepp_worker.model.kv.window_layout import WindowLayout
 

@@ -48,12 +48,3 @@ class PlannedWrappers:
     def clear(self) -> None:
         """Let go of all wrappers, which hold memory; what they planned must be over."""
         self._planned.clear()
-
-
-def fault_of(check: Callable[[], bool]) -> str:
-    """Why kernels are not to be used; empty if ``check`` says that they compute what torch does."""
-    try:
-        return "" if check() else "it computes something else than torch"
-    except Exception as error:
-        # They are compiled at their first call, which fails in as many ways as there are machines.
-        return (str(error).strip().splitlines() or [type(error).__name__])[-1]

@@ -6,7 +6,6 @@ Written after FlashInfer 0.7.4, and not run on a GPU yet: it has to compute what
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -16,11 +15,10 @@ import torch
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from wavepp_worker.model.attention.heads import Heads
-from wavepp_worker.model.gpu.flashinfer_plans import fault_of
+from wavepp_worker.model.gpu.flashinfer_library import fault_of, installed_for
 
 logger = logging.getLogger(__name__)
 
-_DTYPES = (torch.float16, torch.bfloat16)
 _DIMS = (64, 128, 256)
 _TABLES = 2
 """Of one wave: models with windows may have angles of their own for these."""
@@ -118,7 +116,7 @@ class FlashInferRotary:
 
 def find_rotary(device: torch.device, dtype: torch.dtype) -> FlashInferRotary | None:
     """FlashInfer's kernel for a device, if it is installed and may be there for numbers of a dtype."""
-    if device.type != "cuda" or dtype not in _DTYPES or importlib.util.find_spec("flashinfer") is None:
+    if not installed_for(device, dtype):
         return None
     try:
         apply: Any = importlib.import_module("flashinfer.rope").apply_rope_with_cos_sin_cache_inplace

@@ -1,7 +1,7 @@
 """Has transformers' modules compute elementwise chains in fewer kernels on a GPU: torch's and FlashInfer's.
 
 Each kernel is a launch, which takes the host some microseconds, and reads and writes all of a wave's activations: a
-norm is six of them or more as transformers has it, a rotary embedding ten. As in ``fused_modules``, one whose
+norm is six of them or more as transformers has it, a rotary embedding ten. As in ``cpu/fused_modules``, one whose
 ``forward`` is known computes the same, and all others stay as they are.
 """
 
@@ -20,7 +20,7 @@ from wavepp_worker.model.attention.heads import Heads
 from wavepp_worker.model.attention.interface import paged_attention
 from wavepp_worker.model.gpu.flashinfer_rotary import FlashInferRotary
 from wavepp_worker.model.known_code import computes_as
-from wavepp_worker.model.known_modules import is_gated_silu, rotates_as_llama
+from wavepp_worker.model.known_modules import is_gated_silu, projected, rotates_as_llama
 from wavepp_worker.model.kv.paged_kv import PagedCache
 
 
@@ -105,12 +105,7 @@ def _attend(
     """As the module's own; what else transformers hands in has no meaning here."""
     del attention_mask, kwargs
     assert past_key_values is not None, "a stage always has KV"
-    query, key, value = (
-        project(hidden_states)[0].unflatten(-1, (-1, module.head_dim))
-        for project in (module.q_proj, module.k_proj, module.v_proj)
-    )
-    if hasattr(module, "q_norm"):
-        query, key = module.q_norm(query), module.k_norm(key)
+    query, key, value = projected(module, hidden_states, hidden_states)
     rotary.rotate(query, key, *position_embeddings)
     query, key, value = (each.transpose(0, 1)[None] for each in (query, key, value))
     keys, values = past_key_values.update(key, value, module.layer_idx)
