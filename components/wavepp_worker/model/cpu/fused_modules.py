@@ -1,7 +1,7 @@
 """Has transformers' modules compute their elementwise chains in one pass, where there are kernels for it.
 
-One whose ``forward`` is the code of Llama's, or of a sibling (``known_modules``), computes the same, and all others stay
-as they are.
+One whose ``forward`` is the code of Llama's, or of a sibling (``known_modules``), computes the same; others stay as
+they are.
 """
 
 from __future__ import annotations
